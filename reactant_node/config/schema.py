@@ -68,11 +68,12 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class EndpointsConfig:
-    """`endpoints.*`: where one worker listens. Port 0 is any free port; metrics_port None is no listener."""
+    """`endpoints.*`: where one worker listens. Port 0 is any free port."""
 
     host: str = "127.0.0.1"
     port: int = 8080
-    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 0
     max_concurrent_requests: int = 64
 
 
@@ -173,7 +174,8 @@ class NodeConfig:
         workspace_root: REACTANT_WORKSPACE_ROOT: a checkout the children load from, or empty.
         runtime_dir: folder for the materialized node file and the records of deaths.
         log_format: `text` or `json`.
-        notes: lines to log once at start: overrides applied, advisories, unused devices.
+        overrides: environment variables that were applied.
+        notes: advisories to log once at start: settings without effect, unused devices.
     """
 
     role: Role
@@ -184,4 +186,5 @@ class NodeConfig:
     workspace_root: str = ""
     runtime_dir: str = ""
     log_format: str = "text"
+    overrides: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

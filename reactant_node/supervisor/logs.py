@@ -1,0 +1,76 @@
+"""Bytes of a child's output in, whole prefixed lines out. Pure.
+
+A child writes what it likes: Python's logging, a native library's complaint, a progress bar, a crash report cut
+short. Each line that leaves here belongs to one child, starts with its name and ends with a newline, whatever came
+in; bytes that are not UTF-8 are kept as they are in text, and shown as escapes in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+MAX_LINE_BYTES = 16 * 1024
+"""A longer line is cut into several, each prefixed: container log drivers cut at 16 KiB themselves, and a child that
+writes without ever ending a line must not grow the parent's memory."""
+
+_BREAK = re.compile(rb"\r\n|\n|\r")
+"""A carriage return alone ends a line too: a progress bar is then a line per step and never overwrites a prefix."""
+
+
+class LineSplitter:
+    """Cuts one child's output into lines. Owned by whoever reads the child's pipe."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that these bytes complete, without their ends."""
+        data = self._rest + data
+        # A carriage return at the very end may be the first half of a line end.
+        held = data[-1:] if data.endswith(b"\r") else b""
+        *lines, rest = _BREAK.split(data[: len(data) - len(held)])
+        pieces = [piece for line in lines for piece in _cut(line)]
+        while len(rest) > MAX_LINE_BYTES:
+            pieces.append(rest[:MAX_LINE_BYTES])
+            rest = rest[MAX_LINE_BYTES:]
+        self._rest = rest + held
+        return pieces
+
+    def flush(self) -> list[bytes]:
+        """What is left when the output ends: a last line without a newline."""
+        rest, self._rest = self._rest.rstrip(b"\r"), b""
+        return [rest] if rest else []
+
+
+def _cut(line: bytes) -> list[bytes]:
+    return [line[start : start + MAX_LINE_BYTES] for start in range(0, len(line), MAX_LINE_BYTES)] or [b""]
+
+
+class LineFormat:
+    """How a line of a child's output is written: `[name] line`, or one JSON object.
+
+    Args:
+        log_format: `text` or `json`.
+    """
+
+    def __init__(self, log_format: str) -> None:
+        self._json = log_format == "json"
+
+    def line(self, name: str, line: bytes, time: str) -> bytes:
+        """One line with its end. `time` is the moment of reading, for lines that carry none themselves."""
+        if not self._json:
+            return b"[%s] %s\n" % (name.encode(), line)
+        event = _own_event(line) or {"time": time, "level": "INFO", "message": line.decode("utf-8", "backslashreplace")}
+        return json.dumps({**event, "source": name}).encode() + b"\n"
+
+
+def _own_event(line: bytes) -> dict[str, object] | None:
+    """The child's own JSON log line, or None where it is a native one."""
+    if not line.startswith(b'{"time":'):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "message" in event else None

@@ -1,0 +1,90 @@
+"""Addresses as operators write them, and whether one can be listened on.
+
+A port counts as free only if it is free on every address family that would be served: a server that gets
+0.0.0.0:8001 while somebody else keeps [::1]:8001 would answer half of its clients.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+
+from reactant_node.errors import AddressInUse, ConfigError
+from reactant_node.transport.interface import Address
+
+_MAX_PORT = 65535
+_NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+
+
+def parse_address(text: str) -> Address:
+    """The address in `host:port`; an IPv6 host stands in brackets, `[::1]:8001`.
+
+    Raises:
+        ConfigError: it is no such thing.
+    """
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not host or (":" in host) != bracketed or any(sign in host for sign in "[]/ "):
+        raise ConfigError(f"got address {text!r}; use host:port, with an IPv6 host in brackets: [::1]:8001")
+    if not (port.isascii() and port.isdecimal() and int(port) <= _MAX_PORT):
+        raise ConfigError(f"got port {port!r} in address {text!r}; use 0 to {_MAX_PORT}")
+    return Address(host, int(port))
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether a host means every address of this machine, on both families: `0.0.0.0` or `::`."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def check_free(address: Address) -> None:
+    """Bind the address on each of its families and close it again; nothing is done for port 0.
+
+    The port may still be lost to somebody faster between this and the real bind, which then fails by itself.
+
+    Raises:
+        AddressInUse: somebody listens there, on one family at least; names the address.
+        ConfigError: the host is no address of this machine, or the port needs more rights.
+    """
+    if address.port == 0:
+        return
+    for family, host in _bind_targets(address):
+        try:
+            _probe(family, host, address.port)
+        except OSError as error:
+            if is_wildcard(address.host) and error.errno in _NO_SUCH_FAMILY:
+                continue
+            raise _bind_failure(address, host, error) from error
+
+
+def _bind_targets(address: Address) -> list[tuple[socket.AddressFamily, str]]:
+    if is_wildcard(address.host):
+        return [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - what the operator asked for
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"{address}: the host cannot be resolved ({error.strerror})") from error
+    return [(family, str(sockaddr[0])) for family, _, _, _, sockaddr in found]
+
+
+def _probe(family: socket.AddressFamily, host: str, port: int) -> None:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the real listener binds: connections that linger after a restart are no obstacle, listeners are.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        probe.bind((host, port))
+
+
+def _bind_failure(address: Address, host: str, error: OSError) -> AddressInUse | ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        taken = Address(host, address.port)
+        by = "" if taken == address else f" ({taken})"
+        return AddressInUse(f"{address} is in use by another program{by}; stop that one, or choose another port")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ConfigError(f"{address}: this machine has no address {host}; use one of its own, or 0.0.0.0 for all")
+    return ConfigError(f"{address} cannot be listened on: {error.strerror}")
