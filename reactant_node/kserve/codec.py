@@ -13,7 +13,6 @@ UNIMPLEMENTED, since to go on without them would be to answer another question.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
 
@@ -50,7 +49,7 @@ def decode_infer(message: bytes, *, now_ns: int, deadline_ns: int | None = None)
         Unimplemented: it asks for an extension that is not served; names the parameter.
     """
     request, raws = _split(message)
-    with _blaming(f"model {request.model_name!r}"):
+    with _Blaming("model", request.model_name):
         _refuse_duplicates("input", (tensor.name for tensor in request.inputs))
         _refuse_duplicates("output", (tensor.name for tensor in request.outputs))
         return InferRequest(
@@ -74,7 +73,7 @@ def encode_reply(reply: InferReply, *, limit_bytes: int = PROTOBUF_LIMIT_BYTES) 
         ResourceExhausted: the reply is over the limit, or over protobuf's own; found before anything is joined.
         Internal: a string of the result cannot be written as UTF-8.
     """
-    with _blaming(f"model {reply.model!r}"):
+    with _Blaming("model", reply.model):
         head = _reply_head(reply)
         payloads = [_output_pieces(output) for output in reply.outputs]
         fields = [(_raw_output_tag(payload), payload) for payload in payloads]
@@ -110,7 +109,7 @@ def _decode_inputs(
     inputs: Sequence[pb.ModelInferRequest.InferInputTensor], raws: Sequence[memoryview]
 ) -> tuple[NamedTensor, ...]:
     for tensor in inputs:
-        with _blaming(f"input {tensor.name!r}"):
+        with _Blaming("input", tensor.name):
             _refuse_region(tensor.parameters)
             if raws and tensor.contents.ListFields():
                 raise InvalidArgument(
@@ -125,7 +124,7 @@ def _decode_inputs(
 
 
 def _decode_input(tensor: pb.ModelInferRequest.InferInputTensor, raw: memoryview | None) -> NamedTensor:
-    with _blaming(f"input {tensor.name!r}"):
+    with _Blaming("input", tensor.name):
         datatype = elements.datatype_named(tensor.datatype)
         shape = tuple(tensor.shape)
         if raw is None:
@@ -136,7 +135,7 @@ def _decode_input(tensor: pb.ModelInferRequest.InferInputTensor, raw: memoryview
 
 
 def _output_name(output: pb.ModelInferRequest.InferRequestedOutputTensor) -> str:
-    with _blaming(f"output {output.name!r}"):
+    with _Blaming("output", output.name):
         _refuse_region(output.parameters)
         _refuse_classification(output.parameters)
     return output.name
@@ -185,7 +184,7 @@ def _reply_head(reply: InferReply) -> bytes:
 
 
 def _output_pieces(output: NamedTensor) -> list[bytes | memoryview]:
-    with _blaming(f"output {output.name!r}"):
+    with _Blaming("output", output.name):
         return elements.raw_pieces(output)
 
 
@@ -216,10 +215,18 @@ def _check_limit(total_bytes: int, limit_bytes: int) -> None:
         )
 
 
-@contextmanager
-def _blaming(what: str) -> Iterator[None]:
-    """Put the name of what is being looked at before the message of any error."""
-    try:
-        yield
-    except NodeError as error:
-        raise type(error)(f"{what}: {error}") from error
+class _Blaming:
+    """A context that puts the name of what is being looked at before the message of any error."""
+
+    __slots__ = ("_kind", "_name")
+
+    def __init__(self, kind: str, name: str) -> None:
+        self._kind = kind
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, NodeError):
+            raise type(error)(f"{self._kind} {self._name!r}: {error}") from error

@@ -69,7 +69,8 @@ def from_raw(raw: memoryview, datatype: DataType, shape: Sequence[int]) -> NDArr
         )
     if datatype.name == "BOOL" and (np.frombuffer(raw, np.uint8) > 1).any():
         raise InvalidArgument("a BOOL byte is neither 0 nor 1")
-    return np.require(np.ndarray(tuple(shape), datatype.numpy, buffer=raw), requirements="A")
+    array: NDArray[Any] = np.ndarray(tuple(shape), datatype.numpy, buffer=raw)
+    return array if array.flags.aligned else array.copy()
 
 
 def from_typed(contents: InferTensorContents, datatype: DataType, shape: Sequence[int]) -> NDArray[Any]:

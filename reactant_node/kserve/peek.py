@@ -129,6 +129,8 @@ def _tag(message: bytes | memoryview, position: int) -> tuple[int, int, int]:
 
 def _varint(message: bytes | memoryview, position: int, max_bytes: int = _MAX_VARINT_BYTES) -> tuple[int, int]:
     """The value, and the position after it."""
+    if position < len(message) and message[position] < 0x80:  # noqa: PLR2004 - one byte, as most are
+        return message[position], position + 1
     value = shift = 0
     for index in range(position, min(position + max_bytes, len(message))):
         byte = message[index]

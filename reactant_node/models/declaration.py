@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from reactant_node.errors import ModelLoadError
 from reactant_node.models.signature import (
     BatchAxis,
+    Dimension,
     ModelSignature,
     TensorSpec,
     describe_shape,
@@ -28,13 +29,14 @@ class DeclaredTensor:
     Attributes:
         name: the graph's name.
         datatype: KServe's name, or None: not declared.
-        shape: whole shape, batch axis included, None for a variable extent; None as a whole: not declared.
+        shape: whole shape, batch axis included; None is a variable extent, a letter one that the graph knows; None as
+            a whole: not declared.
         batch_axis: the file marks this axis as the batch axis.
     """
 
     name: str
     datatype: str | None = None
-    shape: tuple[int | None, ...] | None = None
+    shape: tuple[Dimension, ...] | None = None
     batch_axis: int | None = None
 
 
@@ -114,8 +116,12 @@ def _fits(tensor: DeclaredTensor, spec: TensorSpec) -> bool:
     if len(tensor.shape) != len(spec.shape):
         return False
     pairs = enumerate(zip(tensor.shape, spec.shape, strict=True))
-    # What is wrong with a fixed batch axis is said by _batch_contradictions.
-    return all(axis == tensor.batch_axis or not isinstance(g, int) or d == g for axis, (d, g) in pairs)
+    return all(axis == tensor.batch_axis or _fits_extent(declared, graph) for axis, (declared, graph) in pairs)
+
+
+def _fits_extent(declared: Dimension, graph: Dimension) -> bool:
+    """A fixed batch axis is left to _batch_contradictions, which says more."""
+    return isinstance(declared, str) or not isinstance(graph, int) or declared == graph
 
 
 def _batch_contradictions(declaration: Declaration, graph: ModelSignature) -> Iterator[str]:
@@ -147,7 +153,7 @@ def _narrowed_spec(spec: TensorSpec, declared: Sequence[DeclaredTensor]) -> Tens
     if shape is None:
         return spec
     graph = spec.shape or (None,) * len(shape)
-    return replace(spec, shape=tuple(g if d is None else d for d, g in zip(shape, graph, strict=True)))
+    return replace(spec, shape=tuple(d if isinstance(d, int) else g for d, g in zip(shape, graph, strict=True)))
 
 
 def _batch_axis(declaration: Declaration, graph: ModelSignature) -> BatchAxis:

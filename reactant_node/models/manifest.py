@@ -8,8 +8,8 @@
       - {name: y, dtype: f32, shape: nk, dims: {k: 1000}}
 
 `shape` has one letter per axis, row-major; `n` and `b` mark the batch axis. `dims` gives the other letters' sizes,
-or is a list with one entry per axis; -1, or leaving a letter out, is a variable extent. The graph says everything
-that is left out. `input_shapes` and `batching.compiled_batch_sizes` list what the reference compiles for; an ONNX
+or is a list with one entry per axis; -1 is a variable extent. The graph says everything that is left out, a letter's
+size included. `input_shapes` and `batching.compiled_batch_sizes` list what the reference compiles for; an ONNX
 graph takes any size on a symbolic axis, so they have no effect yet.
 """
 
@@ -24,6 +24,7 @@ import yaml
 
 from reactant_node.errors import ModelLoadError
 from reactant_node.models.declaration import Declaration, DeclaredTensor
+from reactant_node.models.signature import Dimension
 
 FILE_NAME = "manifest.yaml"
 
@@ -160,9 +161,9 @@ def _batch_axis(letters: object, where: str) -> int | None:
     return axes[0] if axes else None
 
 
-def _shape(letters: str, dims: object, batch_axis: int | None, where: str) -> tuple[int | None, ...]:
+def _shape(letters: str, dims: object, batch_axis: int | None, where: str) -> tuple[Dimension, ...]:
     sizes = _sizes(letters, dims, f"{where}.dims")
-    if not all(_is_size(size) and size >= -1 for size in sizes):
+    if not all(size in letters if isinstance(size, str) else _is_size(size) and size >= -1 for size in sizes):
         raise ModelLoadError(f"{FILE_NAME}: {where}.dims: got {dims!r}; use sizes, or -1 for a variable one")
     return tuple(None if axis == batch_axis or size == -1 else size for axis, size in enumerate(sizes))
 
@@ -174,7 +175,7 @@ def _sizes(letters: str, dims: object, where: str) -> Sequence[Any]:
         return dims
     by_letter = _mapping(dims, where)
     _refuse_unknown(f"{where}.", by_letter, tuple(letters))
-    return [by_letter.get(letter, -1) for letter in letters]
+    return [by_letter.get(letter, letter) for letter in letters]
 
 
 def _is_size(value: object) -> bool:

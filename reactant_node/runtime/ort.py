@@ -97,7 +97,7 @@ class OrtSession:
         self._options = ort.RunOptions()
         self._options.log_severity_level = _FATAL
         self._datatypes = {spec.name: spec.datatype for spec in signature.outputs}
-        self._needs_values = any(spec.datatype == "BF16" for spec in (*signature.inputs, *signature.outputs))
+        self._needs_values = any(spec.datatype == "BF16" for spec in signature.outputs)
 
     def __repr__(self) -> str:
         state = "closed" if self._session is None else self._provider
@@ -131,15 +131,14 @@ class OrtSession:
     def _run_arrays(
         self, session: ort.InferenceSession, inputs: Sequence[NamedTensor], outputs: list[str]
     ) -> list[NDArray[Any]]:
-        feed = {tensor.name: tensor.data for tensor in inputs}
+        feed = {tensor.name: _value(tensor) if tensor.datatype == "BF16" else tensor.data for tensor in inputs}
         return [np.asarray(output) for output in session.run(outputs, feed, self._options)]
 
     def _run_values(
         self, session: ort.InferenceSession, inputs: Sequence[NamedTensor], outputs: list[str]
     ) -> list[NDArray[Any]]:
-        """The way for BF16, which numpy lacks: values carry ONNX's own type. They borrow the arrays' memory."""
-        arrays = [np.asarray(tensor.data, order="C") for tensor in inputs]
-        feed = {tensor.name: _value(tensor.datatype, data) for tensor, data in zip(inputs, arrays, strict=True)}
+        """The way to BF16 outputs, which numpy lacks: values carry ONNX's own type."""
+        feed = {tensor.name: _value(tensor) for tensor in inputs}
         return [_from_value(value) for value in session.run_with_ort_values(outputs, feed, self._options)]
 
 
@@ -261,10 +260,17 @@ def _signature(session: ort.InferenceSession, path: Path) -> ModelSignature:
     inputs, outputs = session.get_inputs(), session.get_outputs()
     ambiguous = any(not node.shape for node in (*inputs, *outputs))
     unranked = unranked_names(path) if ambiguous else frozenset()
-    return ModelSignature(
+    signature = ModelSignature(
         tuple(_spec("input", node, unranked) for node in inputs),
         tuple(_spec("output", node, unranked) for node in outputs),
     )
+    strings = next((spec.name for spec in signature.inputs if spec.datatype == "BYTES"), None)
+    halves = next((spec.name for spec in signature.outputs if spec.datatype == "BF16"), None)
+    if strings is not None and halves is not None:
+        raise ModelLoadError(
+            f"input '{strings}' is BYTES and output '{halves}' BF16: ONNX Runtime's Python interface cannot pass both"
+        )
+    return signature
 
 
 def _spec(kind: str, node: ort.NodeArg, unranked: frozenset[str]) -> TensorSpec:
@@ -277,10 +283,12 @@ def _spec(kind: str, node: ort.NodeArg, unranked: frozenset[str]) -> TensorSpec:
     return TensorSpec(node.name, row.name, shape)
 
 
-def _value(datatype: str, data: NDArray[Any]) -> ort.OrtValue:
-    if datatype == "BF16":
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(data, BY_NAME[datatype].onnx_enum)
-    return ort.OrtValue.ortvalue_from_numpy(data)
+def _value(tensor: NamedTensor) -> ort.OrtValue:
+    """Borrows the array's memory where it is contiguous, as `ort.OrtValue` keeps the array alive."""
+    data = np.asarray(tensor.data, order="C")
+    if tensor.datatype != "BF16":
+        return ort.OrtValue.ortvalue_from_numpy(data)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(data, BY_NAME["BF16"].onnx_enum)
 
 
 def _from_value(value: ort.OrtValue) -> NDArray[Any]:

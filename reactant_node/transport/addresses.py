@@ -15,6 +15,7 @@ from reactant_node.transport.interface import Address
 
 _MAX_PORT = 65535
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""What a machine without IPv6, or with it turned off, answers (IPv4 likewise)."""
 
 
 def parse_address(text: str) -> Address:
@@ -44,7 +45,8 @@ def is_wildcard(host: str) -> bool:
 def check_free(address: Address) -> None:
     """Bind the address on each of its families and close it again; nothing is done for port 0.
 
-    The port may still be lost to somebody faster between this and the real bind, which then fails by itself.
+    A family that this machine does not have is left out, as long as one remains. The port may still be lost to
+    somebody faster between this and the real bind, which then fails by itself.
 
     Raises:
         AddressInUse: somebody listens there, on one family at least; names the address.
@@ -52,13 +54,17 @@ def check_free(address: Address) -> None:
     """
     if address.port == 0:
         return
-    for family, host in _bind_targets(address):
+    missing: list[OSError] = []
+    targets = _bind_targets(address)
+    for family, host in targets:
         try:
             _probe(family, host, address.port)
         except OSError as error:
-            if is_wildcard(address.host) and error.errno in _NO_SUCH_FAMILY:
-                continue
-            raise _bind_failure(address, host, error) from error
+            if error.errno not in _NO_SUCH_FAMILY:
+                raise _bind_failure(address, host, error) from error
+            missing.append(error)
+    if len(missing) == len(targets):
+        raise _bind_failure(address, targets[0][1], missing[0]) from missing[0]
 
 
 def _bind_targets(address: Address) -> list[tuple[socket.AddressFamily, str]]:
@@ -85,6 +91,6 @@ def _bind_failure(address: Address, host: str, error: OSError) -> AddressInUse |
         taken = Address(host, address.port)
         by = "" if taken == address else f" ({taken})"
         return AddressInUse(f"{address} is in use by another program{by}; stop that one, or choose another port")
-    if error.errno == errno.EADDRNOTAVAIL:
+    if error.errno in _NO_SUCH_FAMILY:
         return ConfigError(f"{address}: this machine has no address {host}; use one of its own, or 0.0.0.0 for all")
     return ConfigError(f"{address} cannot be listened on: {error.strerror}")

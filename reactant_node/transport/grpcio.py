@@ -82,6 +82,7 @@ _CARRIER_FAILURE = re.compile(
 _CARRIER_REASONS = (
     ("(?i)refused", "connection refused"),
     ("(?i)timed out|timeout", "no answer"),
+    ("(?i)unreachable|cannot assign|not supported", "no route to it"),
     ("(?i)resolv", "its name cannot be resolved"),
     ("http1|http2 header|No status|parsing HTTP", "what answers is no gRPC server"),
     ("", "connection lost"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,7 +11,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,11 +54,22 @@ def infer_simple(client: triton.InferenceServerClient, number: int, timeout: flo
     np.testing.assert_array_equal(reply.as_numpy("OUTPUT1"), left - right)
 
 
+def infer_queued(client: triton.InferenceServerClient, _: int) -> None:
+    """One call of `slow`, its answer checked by the helper."""
+    models.infer_slow(client)
+
+
 class Load:
     """Callers in a closed loop; every outcome is kept with the time at which its call began."""
 
-    def __init__(self, node: NodeProcess, callers: int) -> None:
+    def __init__(
+        self,
+        node: NodeProcess,
+        callers: int,
+        call: Callable[[triton.InferenceServerClient, int], None] = infer_simple,
+    ) -> None:
         self._target = node.grpc_target
+        self._call = call
         self._stop = threading.Event()
         self._callers = callers
         self._pool = ThreadPoolExecutor(callers)
@@ -83,7 +95,7 @@ class Load:
             number += 1
             began = time.monotonic()
             try:
-                infer_simple(client, number)
+                self._call(client, number)
                 outcome = "OK"
             except triton.InferenceServerException as error:
                 outcome = f"{error.status()}: {error.message()}"
@@ -210,17 +222,24 @@ def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path, workers: tupl
 
 @pytest.mark.parametrize("workers", [CPU_SINGLE, CPU_PAIR], ids=["one-worker", "two-workers"])
 def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    """Every call begun before the signal is answered right; later ones are UNAVAILABLE; the exit code is 0."""
-    with start_node(tmp_path, "--demo", *workers) as node, Load(node.wait_ready(), callers=16) as load:
-        wait_until(lambda: load.succeeded() > 300, "calls before the signal")
-        signalled = time.monotonic()
-        node.signal(signal.SIGTERM)
-        assert node.wait_exit() == 0
-    accepted = [outcome for began, _, outcome in load.outcomes if began < signalled - 0.001]
-    assert [outcome for outcome in accepted if outcome != "OK"] == []
-    refused = [outcome for _, _, outcome in load.outcomes if outcome != "OK"]
-    assert [outcome for outcome in refused if "UNAVAILABLE" not in outcome] == []
-    assert not [line for line in node.lines if "Traceback" in line or "SIGKILL" in line]
+    """Calls that the node has, queued ones included, are answered right; later ones are UNAVAILABLE; exit code 0.
+
+    Each run takes long enough for most calls to wait in the queue, so that a call begun well before the signal has
+    been accepted, and is answered well after it.
+    """
+    models.write_slow(tmp_path / "models" / "slow", iterations=40_000)
+    with start_node(tmp_path, "--models", str(tmp_path / "models"), *workers) as node:
+        with Load(node.wait_ready(), callers=16, call=infer_queued) as load:
+            node.wait_for(lambda: load.succeeded() > 50, "calls before the signal")
+            signalled = time.monotonic()
+            node.signal(signal.SIGTERM)
+            assert node.wait_exit() == 0
+        accepted = [outcome for outcome in load.outcomes if outcome[0] < signalled - 0.25 and outcome[1] > signalled]
+        assert len(accepted) >= 4
+        assert [outcome for _, _, outcome in accepted if outcome != "OK"] == []
+        refused = [outcome for _, _, outcome in load.outcomes if outcome != "OK"]
+        assert [outcome for outcome in refused if "UNAVAILABLE" not in outcome] == []
+        assert not [line for line in node.lines if "Traceback" in line or "SIGKILL" in line]
 
 
 @pytest.mark.parametrize("workers", [CPU_SINGLE, CPU_PAIR], ids=["one-worker", "two-workers"])
@@ -231,8 +250,8 @@ def test_sigterm_waits_for_a_long_run_and_turns_unready_first(tmp_path: Path, wo
         client = triton.InferenceServerClient(node.wait_ready().grpc_target)
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(models.infer_slow, client)
-            node.wait_for(lambda: 'worker_inflight_requests{worker="worker' in node.get("/metrics")[1], "metrics")
-            time.sleep(0.3)  # the call has no other sign that it has begun
+            running = r"worker_inflight_requests\{[^}]*\} 1\.0"
+            node.wait_for(lambda: re.search(running, node.get("/metrics")[1]) is not None, "the call is in flight")
             node.signal(signal.SIGTERM)
             status = node.get("/readyz")[0]
             assert status in (503, 0)

@@ -40,6 +40,13 @@ def test_declared_extents_and_outputs_narrow_the_graph() -> None:
     assert binding.batch_axis == BatchAxis(0, "file says so", declared=True, max_rows=8)
 
 
+def test_an_extent_without_a_size_is_the_graphs() -> None:
+    """A letter fits whatever the graph has; a variable extent does not fit a fixed one."""
+    assert bind(declare(DeclaredTensor("x", None, ("h", "w"))), FIXED).signature == FIXED
+    with pytest.raises(ModelLoadError, match=r"declared \[1,\?\]"):
+        bind(declare(DeclaredTensor("x", None, (1, None))), FIXED)
+
+
 def test_a_declared_shape_serves_a_graph_without_one() -> None:
     """Where the graph does not declare a rank the file's word is taken."""
     graph = ModelSignature((TensorSpec("x", "FP32", None),), ())
@@ -85,8 +92,10 @@ def test_marks_in_the_shapes_name_the_axis_where_all_agree() -> None:
         (
             declare(batched=True),
             FIXED,
-            "file: a batch axis is declared, and the graph fixes that of input 'x' at 1; "
-            "a batch axis is declared, and the graph fixes that of output 'y' at 1",
+            (
+                "file: a batch axis is declared, and the graph fixes that of input 'x' at 1; "
+                "a batch axis is declared, and the graph fixes that of output 'y' at 1"
+            ),
         ),
         (
             declare(batched=True),

@@ -15,7 +15,7 @@ name: another
 executable: net/graph.onnx
 executable_inputs:
   - {name: x, dtype: f32, shape: nchw, dims: {c: 3, h: 224, w: -1}}
-  - {name: mask, dtype: bool, shape: n}
+  - {name: mask, dtype: bool, shape: nt}
 executable_outputs:
   - {name: y, dtype: bf16, shape: nk, dims: [-1, 1000]}
   - {name: score}
@@ -29,7 +29,7 @@ def test_a_whole_manifest_is_read() -> None:
     assert parse_manifest(WHOLE) == Manifest(
         Declaration(
             "manifest.yaml",
-            (DeclaredTensor("x", "FP32", (None, 3, 224, None), 0), DeclaredTensor("mask", "BOOL", (None,), 0)),
+            (DeclaredTensor("x", "FP32", (None, 3, 224, None), 0), DeclaredTensor("mask", "BOOL", (None, "t"), 0)),
             (DeclaredTensor("y", "BF16", (None, 1000), 0), DeclaredTensor("score")),
         ),
         "net/graph.onnx",
@@ -65,6 +65,7 @@ def test_everything_has_a_default(text: str) -> None:
         ("executable_inputs: [{name: x, shape: nc, dims: {d: 1}}]", r"dims.d: unknown key; use n, c"),
         ("executable_inputs: [{name: x, shape: nc, dims: {c: -2}}]", "use sizes, or -1"),
         ("executable_inputs: [{name: x, shape: nc, dims: {c: true}}]", "use sizes, or -1"),
+        ("executable_inputs: [{name: x, shape: nc, dims: [1, large]}]", "use sizes, or -1"),
         ("batching: {compiled_batch_sizes: [0]}", "batching.compiled_batch_sizes: got"),
         ("batching: {max: 3}", "batching.max: unknown key; use compiled_batch_sizes"),
         ("- 1", "manifest.yaml: got"),

@@ -23,15 +23,14 @@ def test_a_tensor_without_a_shape_is_told_from_a_scalar(tmp_path: Path) -> None:
     assert unranked_names(models.write_model(tmp_path, model)) == {"any", "y"}
 
 
-@pytest.mark.parametrize("length", range(1, 60))
-def test_a_file_that_is_cut_off_never_reads_past_its_end(tmp_path: Path, length: int) -> None:
-    """A ValueError, or what had been declared up to there: never a wrong name, never an endless loop."""
+def test_a_file_that_is_cut_off_inside_its_graph_is_an_error(tmp_path: Path) -> None:
+    """Wherever it ends: never a wrong answer, never an endless loop."""
     whole = models.build(
         [helper.make_node("Identity", ["x"], ["y"])], [models.value("x", "FP32", None)], [models.value("y", "FP32", ())]
     ).SerializeToString()
-    assert len(whole) >= 60
-    path = models.write_model(tmp_path, whole[:length])
-    try:
-        assert unranked_names(path) <= {"x"}
-    except ValueError:
-        pass
+    graph = range(3, len(whole) - len(b"\x42\x04\x0a\x00\x10\x15"))  # behind ir_version, before opset_import
+    assert len(graph) > 30
+    for length in graph:
+        path = models.write_model(tmp_path, whole[:length])
+        with pytest.raises(ValueError, match=r"ends inside a number|longer than what holds it"):
+            unranked_names(path)

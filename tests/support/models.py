@@ -167,7 +167,7 @@ def batch_norm_like() -> onnx.ModelProto:
 
 
 def reshape() -> onnx.ModelProto:
-    """Computes y = x reshaped to `shape`, whose values ONNX Runtime may refuse. FP32 [a,b], INT64 [r]; y declares no shape."""
+    """Computes y = x reshaped to `shape`: FP32 [a,b], INT64 [r]; y declares no shape."""
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])
     return build([node], [value("x", "FP32", ("a", "b")), value("shape", "INT64", ("r",))], [value("y", "FP32", None)])
 

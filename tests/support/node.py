@@ -200,6 +200,7 @@ def start_node(
         cwd: working directory.
         ports: ask for free ports.
     """
+    tmp_path.mkdir(parents=True, exist_ok=True)
     runtime_dir = tmp_path / "run"
     env = {**os.environ, "SHIV_ROOT": str(SHIV_ROOT), "REACTANT_RUNTIME_DIR": str(runtime_dir)}
     for name, value in (environment or {}).items():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+
+import pytest
 
 from reactant_node.transport.interface import (
     Address,
@@ -23,6 +26,18 @@ from reactant_node.transport.interface import (
 ECHO = "/test.Service/Echo"
 WAIT = "/test.Service/Wait"
 LOOPBACK = Address("127.0.0.1", 0)
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has an IPv6 loopback address."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

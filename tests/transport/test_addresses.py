@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,7 @@ from hypothesis import strategies as st
 from reactant_node.errors import AddressInUse, ConfigError
 from reactant_node.transport.addresses import check_free, is_wildcard, parse_address
 from reactant_node.transport.interface import Address
-
-needs_ipv6 = pytest.mark.skipif(not socket.has_ipv6, reason="this host has no IPv6")
+from tests.support.wire_calls import needs_ipv6
 
 
 def listener_on(family: socket.AddressFamily, host: str, port: int = 0) -> socket.socket:
@@ -103,6 +104,38 @@ def test_connections_that_linger_are_no_obstacle() -> None:
 def test_any_free_port_is_free() -> None:
     """Port 0 is not tried: the kernel chooses a free one."""
     check_free(Address("no.such.host.invalid", 0))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "localhost"])
+@pytest.mark.parametrize("code", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL], ids=["no IPv6", "IPv6 turned off"])
+def test_a_missing_family_is_left_out(host: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without IPv6 the port is judged by IPv4 alone: free if it is free there, taken if it is taken there."""
+    real_bind = socket.socket.bind
+
+    class WithoutIpv6(socket.socket):
+        def bind(self, address: Any) -> None:
+            if self.family == socket.AF_INET6:
+                raise OSError(code, "no IPv6")
+            real_bind(self, address)
+
+    with listener_on(socket.AF_INET, "127.0.0.1") as listener:
+        port = listener.getsockname()[1]
+        monkeypatch.setattr(socket, "socket", WithoutIpv6)
+        with pytest.raises(AddressInUse):
+            check_free(Address(host, port))
+    check_free(Address(host, port))
+
+
+def test_a_port_that_needs_more_rights_is_a_configuration_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other refusal of the kernel is a ConfigError with its words."""
+
+    class Unprivileged(socket.socket):
+        def bind(self, _address: Any) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "socket", Unprivileged)
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:80 cannot be listened on: Permission denied"):
+        check_free(Address("127.0.0.1", 80))
 
 
 def test_an_address_of_another_machine_is_a_configuration_mistake() -> None:

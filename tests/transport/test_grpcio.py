@@ -32,12 +32,11 @@ from reactant_node.errors import (
 )
 from reactant_node.transport.grpcio import GrpcChannel, GrpcTransport
 from reactant_node.transport.interface import Address, Buffer, CallContext, MessageLimits, Routes
-from tests.support.wire_calls import ECHO, LOOPBACK, WAIT, echo, in_seconds, on_loop, served
+from tests.support.wire_calls import ECHO, LOOPBACK, WAIT, echo, in_seconds, needs_ipv6, on_loop, served, until
 
 CONNECTING = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1:"
 OVERSIZE = "Received message larger than max (9 vs. 4)"
 ROOT = Path(__file__).parents[2]
-needs_ipv6 = pytest.mark.skipif(not socket.has_ipv6, reason="this host has no IPv6")
 
 
 @needs_ipv6
@@ -108,7 +107,7 @@ async def test_a_call_without_a_message_is_answered() -> None:
     """A client that closes its side without sending anything gets INVALID_ARGUMENT."""
 
     async def nothing() -> AsyncIterator[bytes]:
-        for message in ():
+        for message in list[bytes]():
             yield message
 
     async with _raw_client({ECHO: echo}) as channel:
@@ -193,7 +192,7 @@ class _Load:
 @pytest.mark.parametrize("drain", [True, False], ids=["drained", "closed at once"])
 @on_loop
 async def test_under_load_nothing_accepted_is_lost_and_newcomers_are_unavailable(drain: bool) -> None:
-    """While a listener drains and closes, clients see OK or UNAVAILABLE only; after a drain, all finished work arrived."""
+    """While a listener drains and closes, clients see OK or UNAVAILABLE only; a drain loses no finished work."""
     finished = 0
 
     async def work(message: bytes, _context: CallContext) -> Sequence[Buffer]:
