@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,9 +147,7 @@ def _health(parsed: argparse.Namespace) -> ExitCode:
 
 
 def _inspect(parsed: argparse.Namespace) -> ExitCode:
-    from functools import partial  # noqa: PLC0415 - see the module
-
-    from reactant_node.config.schema import Backend  # noqa: PLC0415
+    from reactant_node.config.schema import Backend  # noqa: PLC0415 - see the module
     from reactant_node.models.inspection import inspect_path, render  # noqa: PLC0415
     from reactant_node.runtime.loading import examine_model  # noqa: PLC0415
     from reactant_node.runtime.ort import OrtRuntime  # noqa: PLC0415

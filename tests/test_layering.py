@@ -22,7 +22,7 @@ FLOORS = (
     ("http2/", "rpc/", "scheduling/", "residency/"),
     ("runtime/", "shm/", "transport/", "kserve/", "telemetry/", "client/"),
     ("supervisor/", "gateway/", "worker/"),
-    ("launch.py", "cli.py", "__main__.py"),
+    ("launch.py", "overview.py", "health.py", "cli.py", "__main__.py"),
 )
 """A file may import its own room and lower floors. Floors 0 and 5 are one room each."""
 
@@ -47,7 +47,8 @@ DOORS = {
 
 PURE = (
     *("errors.py", "dtypes.py", "tensors.py", "reports.py"),
-    *("config/schema.py", "config/environment.py", "config/placement.py", "models/signature.py"),
+    *("config/schema.py", "config/checks.py", "config/keys.py", "config/problems.py", "config/environment.py"),
+    *("config/placement.py", "models/signature.py"),
     *("http2/", "rpc/", "scheduling/", "residency/", "kserve/peek.py"),
     *("supervisor/child.py", "supervisor/spec.py", "supervisor/logs.py"),
     *("gateway/table.py", "gateway/selection.py", "gateway/packing.py"),

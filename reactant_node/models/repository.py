@@ -122,11 +122,11 @@ def scan(roots: Sequence[str | Path], include: Sequence[str] = ()) -> Snapshot:
 def scan_folder(folder: Path) -> ModelFolder | RefusedFolder | None:
     """What one folder is: a model, a model that is refused, or None: nothing to do with models."""
     name = folder.name
+    if name in _NO_MODELS:
+        return None
     try:
         entries = _visible(folder)
-        if not entries or name in _NO_MODELS:
-            return None
-        return _model_folder(folder, entries)
+        return _model_folder(folder, entries) if entries else None
     except ModelLoadError as error:
         return RefusedFolder(name, error.message)
     except (OSError, UnicodeDecodeError) as error:

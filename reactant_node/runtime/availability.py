@@ -76,7 +76,7 @@ def missing_cuda_library() -> str | None:
 
     Asks a short-lived process, since a library that is loaded stays. Takes a second or two.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)}
     try:
         ended = subprocess.run(
             [sys.executable, "-c", _PROBE],

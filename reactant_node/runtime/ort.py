@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import io
 import logging
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -25,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from reactant_node.config.schema import Backend
@@ -36,6 +36,11 @@ from reactant_node.models.signature import ModelSignature, TensorSpec
 from reactant_node.runtime.availability import CUDA_PROVIDER_FILE
 from reactant_node.runtime.ort_messages import blames_input, tidy
 from reactant_node.tensors import NamedTensor
+
+# To import it is enough for ONNX Runtime to write an identifier of this machine to the home folder, and it holds code
+# to send events; a node tells nobody anything. The library reads this when it is loaded: later is too late.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import onnxruntime as ort
 
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"

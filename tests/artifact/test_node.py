@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ class Load:
         self._pool = ThreadPoolExecutor(callers)
         self.outcomes: list[tuple[float, float, str]] = []
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         for caller in range(self._callers):
             self._pool.submit(self._run, caller)
         return self

@@ -62,6 +62,12 @@ def test_what_is_no_model_is_passed_over(tmp_path: Path) -> None:
     assert snapshot.refused == ()
 
 
+def test_lost_and_found_is_not_even_opened(tmp_path: Path) -> None:
+    """Only root may read it; a plain file in its place shows that nobody tries."""
+    assert scan_folder(touch(tmp_path / "lost+found")) is None
+    assert isinstance(scan_folder(touch(tmp_path / "other")), RefusedFolder)
+
+
 @pytest.mark.parametrize("name", ["with space", "modèle", "a+b", "_.hidden"])
 def test_a_name_that_the_wire_could_not_carry_is_refused(tmp_path: Path, name: str) -> None:
     """Letters, digits, '_', '.' and '-' only: the name becomes metric labels and paths."""
