@@ -180,10 +180,12 @@ def _check_tensor(where: str, spec: TensorSpec, tensor: TensorHeader) -> None:
 
 
 def _check_rows(where: str, batch_axis: BatchAxis | None, tensor: TensorHeader) -> None:
-    if batch_axis is None or batch_axis.axis is None or batch_axis.max_rows is None:
+    if batch_axis is None or batch_axis.axis is None:
         return
+    if len(tensor.shape) <= batch_axis.axis:  # possible where the graph declares no rank
+        raise InvalidArgument(f"{where}: shape {describe_shape(tensor.shape)} lacks the batch axis {batch_axis.axis}")
     rows = tensor.shape[batch_axis.axis]
-    if rows > batch_axis.max_rows:
+    if batch_axis.max_rows is not None and rows > batch_axis.max_rows:
         raise InvalidArgument(f"{where}: {rows} rows in one request, at most {batch_axis.max_rows} are accepted")
 
 

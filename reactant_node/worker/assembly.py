@@ -23,7 +23,7 @@ from functools import partial
 
 from reactant_node.clock import NS_PER_SECOND, Clock, MonotonicClock
 from reactant_node.config.schema import WorkerConfig
-from reactant_node.errors import ModelLoadError
+from reactant_node.errors import ModelLoadError, RuntimeUnavailable
 from reactant_node.models.repository import ModelFolder, Snapshot, scan
 from reactant_node.reports import HEARTBEAT_INTERVAL_SECONDS, Heartbeat, Loading, Ready, Report
 from reactant_node.runtime.interface import Runtime
@@ -196,6 +196,12 @@ class Worker:
             loaded = load_model(runtime, folder)
         except ModelLoadError as error:
             self._refuse(model, error.message)
+            return
+        except RuntimeUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - one model's oddity must not end the worker
+            _log.exception("loading failed in an unforeseen way", extra={"model": model.name})
+            self._refuse(model, f"{type(error).__name__}: {error}")
             return
         axis = loaded.batch_axis
         self._catalog.put(model.moved_to(ModelState.READY, session=loaded.session, batch_axis=axis))

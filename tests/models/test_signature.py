@@ -106,6 +106,12 @@ def test_a_tensor_without_declared_rank_takes_any_shape_and_a_scalar_only_its_ow
         check_request("m", scalar, [Header("x", "FP32", (1,))], ())
 
 
+def test_a_batch_model_without_declared_rank_still_needs_its_batch_axis() -> None:
+    """A scalar has no rows."""
+    with pytest.raises(InvalidArgument, match=r"shape \[\] lacks the batch axis 0"):
+        check_request("m", signature({"x": None}, {}), [Header("x", "FP32", ())], (), BatchAxis(0, "declared"))
+
+
 def test_one_symbol_first_in_every_input_and_output_is_the_batch_axis() -> None:
     """The name does not matter, that it is the same does."""
     found = infer_batch_axis(signature({"x": ("rows", 4), "m": ("rows",)}, {"y": ("rows", None)}))
