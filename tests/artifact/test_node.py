@@ -246,7 +246,7 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path, workers: t
 @pytest.mark.parametrize("workers", [CPU_SINGLE, CPU_PAIR], ids=["one-worker", "two-workers"])
 def test_sigterm_waits_for_a_long_run_and_turns_unready_first(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """A run that is on the device when the signal comes is finished and answered; readiness is gone meanwhile."""
-    models.write_slow(tmp_path / "models" / "slow")
+    models.write_slow(tmp_path / "models" / "slow", iterations=4_000_000)
     with start_node(tmp_path, "--models", str(tmp_path / "models"), *workers) as node:
         client = triton.InferenceServerClient(node.wait_ready().grpc_target)
         with ThreadPoolExecutor(1) as pool:
@@ -254,8 +254,8 @@ def test_sigterm_waits_for_a_long_run_and_turns_unready_first(tmp_path: Path, wo
             running = r"worker_inflight_requests\{[^}]*\} 1\.0"
             node.wait_for(lambda: re.search(running, node.get("/metrics")[1]) is not None, "the call is in flight")
             node.signal(signal.SIGTERM)
-            status = node.get("/readyz")[0]
-            assert status in (503, 0)
+            node.wait_for(lambda: node.get("/readyz")[0] == 503, "/readyz 503")
+            assert not call.done()
             call.result(LIMIT_SECONDS)
         client.close()
         assert node.wait_exit() == 0
