@@ -20,7 +20,7 @@ from reactant_node import __version__
 from reactant_node.errors import ConfigError, ExitCode, NodeError
 
 if TYPE_CHECKING:
-    from reactant_node.config.loader import Options
+    from reactant_node.config.options import Options
 
 Command = Callable[[argparse.Namespace], ExitCode]
 
@@ -100,7 +100,7 @@ def _node_options() -> argparse.ArgumentParser:
 
 
 def _options(parsed: argparse.Namespace, demo: Path | None) -> Options:
-    from reactant_node.config.loader import Options  # noqa: PLC0415 - see the module
+    from reactant_node.config.options import Options  # noqa: PLC0415 - see the module
 
     models = tuple(parsed.models or ())
     return Options(

@@ -106,6 +106,10 @@ class Unavailable(NodeError):
     retryable = True
 
 
+class ConnectionLost(Unavailable):
+    """The peer went away while it had the call: it may have run it, or died of it."""
+
+
 class DeadlineExceeded(NodeError):
     """The caller's time is over."""
 

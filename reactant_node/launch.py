@@ -14,17 +14,19 @@ from pathlib import Path
 
 from reactant_node import __version__
 from reactant_node.clock import MonotonicClock
-from reactant_node.config.loader import Devices, GpuSetting, Host, Options, load_node
-from reactant_node.config.runtime_dir import prepare_runtime_dir, write_node_file
-from reactant_node.config.schema import Backend, NodeConfig, Role, WorkerConfig
+from reactant_node.config.loader import Devices, Host, load_node
+from reactant_node.config.options import Options
+from reactant_node.config.runtime_dir import RuntimeDir, claim_runtime_dir, write_node_file
+from reactant_node.config.schema import Backend, GpuSetting, NodeConfig, Role, WorkerConfig
 from reactant_node.errors import AddressInUse, ConfigError, ExitCode
 from reactant_node.gateway.server import GatewayThread
 from reactant_node.runtime.availability import find_installation, missing_cuda_library, missing_package
 from reactant_node.supervisor.cpus import UsableCpus, usable_cpus
 from reactant_node.supervisor.devices import Detection, detect
+from reactant_node.supervisor.shutdown import DRAIN_SHARE
 from reactant_node.supervisor.sink import Sink, SinkHandler
 from reactant_node.supervisor.spec import ChildSpec
-from reactant_node.supervisor.supervisor import DRAIN_SHARE, Supervisor
+from reactant_node.supervisor.supervisor import Supervisor
 from reactant_node.telemetry import logs
 from reactant_node.transport.addresses import check_free
 from reactant_node.transport.grpcio import GrpcTransport
@@ -66,7 +68,7 @@ def make_plan(options: Options, environ: Mapping[str, str]) -> LaunchPlan:
 
     def detect_devices(gpus: GpuSetting) -> Devices:
         seen.append(detect(environ, gpus))
-        return Devices(seen[-1].devices, seen[-1].source, seen[-1].stated)
+        return Devices(seen[-1].devices, seen[-1].reason, seen[-1].stated, seen[-1].doubt)
 
     backend = Backend.CUDA if find_installation().has_cuda_provider else Backend.CPU
     node = load_node(options, environ, Host(cpus.count, backend, detect_devices))
@@ -84,10 +86,10 @@ def serve(plan: LaunchPlan) -> ExitCode:
     check_needs(node)
     for address, setting in listen_addresses(node):
         _check_port(address, setting)
-    runtime_dir = prepare_runtime_dir(node.runtime_dir)
     sink = _open_sink(node.log_format)
     try:
-        return _supervise(plan, runtime_dir, sink)
+        with claim_runtime_dir(node.runtime_dir) as runtime_dir:
+            return _supervise(plan, runtime_dir, sink)
     finally:
         sink.close(FLUSH_SECONDS)
 
@@ -103,9 +105,9 @@ def _open_sink(log_format: str) -> Sink:
     return sink
 
 
-def _supervise(plan: LaunchPlan, runtime_dir: Path, sink: Sink) -> ExitCode:
+def _supervise(plan: LaunchPlan, runtime_dir: RuntimeDir, sink: Sink) -> ExitCode:
     node = plan.node
-    _announce(plan, write_node_file(runtime_dir, node))
+    _announce(plan, write_node_file(runtime_dir.path, node), runtime_dir.note)
     clock = MonotonicClock()
     supervisor = Supervisor(
         [_child_spec(node, worker) for worker in node.workers],
@@ -113,7 +115,7 @@ def _supervise(plan: LaunchPlan, runtime_dir: Path, sink: Sink) -> ExitCode:
         clock=clock,
         sink=sink,
         log_format=node.log_format,
-        runtime_dir=runtime_dir,
+        runtime_dir=runtime_dir.path,
         workspace_root=node.workspace_root,
     )
     if node.gateway is None:
@@ -134,7 +136,7 @@ def _child_spec(node: NodeConfig, worker: WorkerConfig) -> ChildSpec:
     )
 
 
-def _announce(plan: LaunchPlan, node_file: Path) -> None:
+def _announce(plan: LaunchPlan, node_file: Path, folder_note: str) -> None:
     node = plan.node
     children = [worker.name for worker in node.workers] + (["gateway"] if node.gateway else [])
     _log.info("reactant-node %s", __version__, extra={"role": str(node.role), "children": ", ".join(children)})
@@ -143,7 +145,7 @@ def _announce(plan: LaunchPlan, node_file: Path) -> None:
         _log.info("%s", threads_line(plan))
     if node.overrides:
         _log.info("the environment overrides: %s", ", ".join(node.overrides))
-    for note in node.notes:
+    for note in filter(None, (folder_note, *node.notes)):
         _log.warning("%s", note)
 
 
@@ -152,8 +154,7 @@ def threads_line(plan: LaunchPlan) -> str:
     counts = sorted({worker.threads for worker in plan.node.workers})
     many = len(plan.node.workers)
     shared = f"{plan.cpus.origin} shared by {many} worker{'s' if many > 1 else ''}"
-    origin = "REACTANT_WORKER_THREADS" if os.environ.get("REACTANT_WORKER_THREADS") else shared
-    return f"worker compute threads: {', '.join(map(str, counts))} ({origin})"
+    return f"worker compute threads: {', '.join(map(str, counts))} ({plan.node.threads_origin or shared})"
 
 
 def check_needs(node: NodeConfig) -> None:

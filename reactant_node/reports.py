@@ -1,10 +1,9 @@
-"""What a child process tells its supervisor, over its report pipe: frozen values, one per message.
+"""What a child process tells its supervisor, over a pair of sockets: frozen values, one per message.
 
 Children report, supervisors judge. A child sends `Loading` while it starts, `Ready` once it listens and can
 serve, `Heartbeat` at least every `HEARTBEAT_INTERVAL_SECONDS` from its first moment to its last, and `Failed`
-with the reason in one line before it exits by itself. End of file on the pipe means that the child is gone. The
-other way round, the child holds the read end of the death pipe, whose only writer is the parent: end of file
-there means that the parent is gone, and the child ends at once.
+with the reason in one line before it exits by itself. The end of either side's socket means that its process is
+gone: without its parent a child ends at once.
 """
 
 from __future__ import annotations

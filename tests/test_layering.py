@@ -48,9 +48,10 @@ DOORS = {
 PURE = (
     *("errors.py", "dtypes.py", "tensors.py", "reports.py"),
     *("config/schema.py", "config/checks.py", "config/keys.py", "config/problems.py", "config/environment.py"),
-    *("config/placement.py", "models/signature.py"),
+    *("config/settings.py", "config/options.py", "config/placement.py", "config/public.py", "config/materialized.py"),
+    "models/signature.py",
     *("http2/", "rpc/", "scheduling/", "residency/", "kserve/peek.py"),
-    *("supervisor/child.py", "supervisor/spec.py", "supervisor/logs.py"),
+    *("supervisor/child.py", "supervisor/spec.py", "supervisor/logs.py", "supervisor/shutdown.py"),
     *("gateway/table.py", "gateway/selection.py", "gateway/packing.py"),
 )
 """Files without sockets, threads, processes, files or clock: what they need of these is an argument."""

@@ -12,12 +12,18 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 
 MAX_SHOWN = 60
 """Characters of a wrong value that a message repeats."""
+
+MAX_SECONDS = 1_000_000
+"""Eleven days. The system's waits take no number of any size, and no setting of ours means more."""
+
+MAX_PORT = 65535
 
 
 class Unacceptable(ValueError):
@@ -79,9 +85,9 @@ def integer(low: int, high: int | None = None) -> Check:
 
 def number(low: float, high: float | None = None, *, above_low: bool = False, below_high: bool = False) -> Check:
     """A finite number in a range; an end is left out where `above_low` or `below_high` says so."""
-    ends = [f"above {low:g}" if above_low else f"of {low:g} or more"]
+    ends = [f"above {low}" if above_low else f"of {low} or more"]
     if high is not None:
-        ends.append(f"below {high:g}" if below_high else f"up to {high:g}")
+        ends.append(f"below {high}" if below_high else f"up to {high}")
     accepted = f"use a number {' and '.join(ends)}"
 
     def fits(value: float) -> bool:
@@ -103,10 +109,19 @@ def number(low: float, high: float | None = None, *, above_low: bool = False, be
     return Check(of_value, of_text)
 
 
-def choice(*words: str, also: dict[str, str] | None = None) -> Check:
-    """One of some words, in any case; `also` maps further spellings to them."""
+def seconds(*, above_zero: bool = False) -> Check:
+    """A span of time, from 0 or above it."""
+    return number(0, MAX_SECONDS, above_low=above_zero)
+
+
+def choice(*words: str, also: dict[str, str] | None = None, because: str = "") -> Check:
+    """One of some words, in any case; `also` maps further spellings to them, `because` says why there are no more.
+
+    YAML reads a bare `on` and `off` as true and false: where these are among the words, they are meant.
+    """
     spellings = {**{word: word for word in words}, **(also or {})}
     accepted = f"use {', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else f"use {words[0]}"
+    accepted += f" ({because})" if because else ""
 
     def of_text(text: str) -> str:
         word = text.strip().lower()
@@ -115,6 +130,8 @@ def choice(*words: str, also: dict[str, str] | None = None) -> Check:
         raise Unacceptable(accepted)
 
     def of_value(value: object) -> str:
+        if isinstance(value, bool):
+            return of_text("on" if value else "off")
         if isinstance(value, str):
             return of_text(value)
         raise Unacceptable(accepted)
@@ -122,10 +139,12 @@ def choice(*words: str, also: dict[str, str] | None = None) -> Check:
     return Check(of_value, of_text)
 
 
-def text(what: str = "a text", *, pattern: str | None = None) -> Check:
-    """A text without control characters, not empty, in the form of a pattern where there is one."""
+def text(what: str = "a text", *, pattern: str | None = None, blank: bool = False) -> Check:
+    """A text without control characters, in the form of a pattern where there is one; empty only where `blank`."""
 
     def of_text(value: str) -> str:
+        if blank and not value:
+            return value
         if value.strip() and value.isprintable() and (pattern is None or re.fullmatch(pattern, value)):
             return value
         raise Unacceptable(f"use {what}")
@@ -138,17 +157,87 @@ def text(what: str = "a text", *, pattern: str | None = None) -> Check:
     return Check(of_value, of_text)
 
 
-def texts(what: str, *, separator: str) -> Check:
-    """A list of texts; in the environment one text with separators. Empty items are dropped there."""
-    one = text(what)
+def texts(one: Check, *, separator: str) -> Check:
+    """A list of such texts; in the environment one text with separators. Empty items are dropped there."""
 
-    def of_value(value: object) -> tuple[object, ...]:
+    def of_item(item: object) -> str:
+        try:
+            return str(one.of_value(item))
+        except Unacceptable as accepted:
+            raise Unacceptable(f"use a list, and for its item {shown(item)} {str(accepted)[4:]}") from accepted
+
+    def of_value(value: object) -> tuple[str, ...]:
         if isinstance(value, list):
-            return tuple(one.of_value(item) for item in value)
-        raise Unacceptable(f"use a list: each item {what}")
+            return tuple(of_item(item) for item in value)
+        raise Unacceptable("use a list")
 
-    def of_text(value: str) -> tuple[object, ...]:
-        return tuple(one.of_text(item.strip()) for item in value.split(separator) if item.strip())
+    def of_text(value: str) -> tuple[str, ...]:
+        return tuple(of_item(item.strip()) for item in value.split(separator) if item.strip())
+
+    return Check(of_value, of_text)
+
+
+def either(*checks: Check) -> Check:
+    """What the first of some checks that is content makes of a value."""
+
+    def first(read: list[Callable[[], object]]) -> object:
+        accepted = []
+        for one in read:
+            try:
+                return one()
+            except Unacceptable as error:
+                accepted.append(str(error).removeprefix("use "))
+        raise Unacceptable("use " + ", or ".join(accepted))
+
+    def of_value(value: object) -> object:
+        return first([partial(check.of_value, value) for check in checks])
+
+    def of_text(value: str) -> object:
+        return first([partial(check.of_text, value) for check in checks])
+
+    return Check(of_value, of_text)
+
+
+def not_served(why: str) -> Check:
+    """Nothing but the empty text: what it would ask for cannot be had, and silence would be worse."""
+
+    def of_value(value: object) -> str:
+        if value == "":
+            return ""
+        raise Unacceptable(why)
+
+    return Check(of_value, of_value)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; an IPv6 host stands in brackets; the host may be empty.
+
+    Raises:
+        Unacceptable: it is no such thing.
+    """
+    host, _, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > MAX_PORT:
+        raise Unacceptable(f"use host:port with a port from 0 to {MAX_PORT}")
+    if (":" in host) != bracketed or not re.fullmatch(r"[A-Za-z0-9._:%-]*", host):
+        raise Unacceptable("use host:port, with an IPv6 host in brackets: [::1]:8001")
+    return host, int(port)
+
+
+def address(*, any_host: bool = False) -> Check:
+    """`host:port`, kept as text; without a host where `any_host`, which then means every address of this host."""
+
+    def of_text(value: str) -> str:
+        host, port = split_address(value.strip())
+        if not any_host and not (host and port):
+            raise Unacceptable("use host:port, both of them")
+        return value.strip()
+
+    def of_value(value: object) -> str:
+        if isinstance(value, str):
+            return of_text(value)
+        raise Unacceptable("use host:port")
 
     return Check(of_value, of_text)
 
@@ -158,8 +247,10 @@ def octal_mode() -> Check:
     return text('a mode in octal digits as a quoted text, at most "777", such as "600"', pattern="0?[0-7]{1,3}")
 
 
-PORT = integer(0, 65535)
+PORT = integer(0, MAX_PORT)
 BYTES = integer(1, 2**31 - 1)
+PATH = text("a path")
+HOST = text("a host name or address", pattern=r"[A-Za-z0-9._:%-]+")
 NAME = text(
     "a name of letters, digits, '.', '_' and '-', at most 64 of them", pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 )

@@ -1,112 +1,121 @@
-"""The one table of environment variables: name, key path, and how the text is read. Pure.
+"""Environment variables, read once: which there are follows from the table in `keys.py`. Pure.
 
-`INFERENCE_SERVER_<SECTION>_<FIELD>` overrides a worker's key on every worker, `REACTANT_GATEWAY_<SECTION>_<FIELD>` a
-gateway's; both follow from the tables in `keys.py`. The node's own `REACTANT_*` are listed here.
+`INFERENCE_SERVER_<SECTION>_<FIELD>` speaks for every worker, `REACTANT_GATEWAY_<SECTION>_<FIELD>` for the gateway,
+the other `REACTANT_*` for the node. A misspelt name would be a setting that silently does nothing; so under the
+prefixes that are ours alone an unknown name is an error, and elsewhere under `REACTANT_` one that resembles ours is
+pointed out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from reactant_node.config.checks import choice, integer, number, text, texts
-from reactant_node.config.keys import GATEWAY_KEYS, REFUSED_KEYS, REMOVED_KEYS, WORKER_KEYS, Key, Values
+from reactant_node.config.keys import GATEWAY, LAUNCH_KEYS, NODE, REMOVED, WORKER, Key, Values
 from reactant_node.config.problems import Problems
 
 WORKER_PREFIX = "INFERENCE_SERVER_"
 GATEWAY_PREFIX = "REACTANT_GATEWAY_"
-
-
-def _name(prefix: str, path: str) -> str:
-    return prefix + path.upper().replace(".", "_")
-
-
-MODEL_DIRS = f"{WORKER_PREFIX}MODEL_DIRS"
-
-WORKER_VARIABLES: Mapping[str, str] = {_name(WORKER_PREFIX, path): path for path in WORKER_KEYS}
-"""Variable to key path of WORKER_KEYS."""
-
-_OTHER_GATEWAY_NAMES = {
-    "endpoints": f"{GATEWAY_PREFIX}WORKERS",
-    "metrics_endpoints": f"{GATEWAY_PREFIX}WORKER_METRICS",
-}
-
-GATEWAY_VARIABLES: Mapping[str, str] = {
-    _OTHER_GATEWAY_NAMES.get(path, _name(GATEWAY_PREFIX, path)): path for path in GATEWAY_KEYS
-}
-"""Variable to key path of GATEWAY_KEYS."""
-
-NODE_KEYS: Mapping[str, Key] = {
-    "REACTANT_ROLE": Key(choice("all", "workers", "gateway")),
-    "REACTANT_CPU_WORKERS": Key(integer(1, 64)),
-    "REACTANT_WORKER_THREADS": Key(integer(1, 1024)),
-    "REACTANT_SUPERVISOR_MAX_RESTARTS": Key(integer(0)),
-    "REACTANT_SUPERVISOR_EXIT_TIMEOUT_SECONDS": Key(number(0, above_low=True)),
-    "REACTANT_SUPERVISOR_HEARTBEAT_TIMEOUT_SECONDS": Key(number(0)),
-    "REACTANT_LOG_FORMAT": Key(choice("text", "json")),
-    "REACTANT_RUNTIME_DIR": Key(text("a folder's path")),
-    "REACTANT_WORKSPACE_ROOT": Key(text("a folder's path")),
-    "REACTANT_NODE_FILE": Key(text("a file's path")),
-    "REACTANT_GATEWAY_FILE": Key(text("a file's path")),
-    MODEL_DIRS: Key(texts("a folder's path", separator=":")),
-}
-"""Variables of the node itself, under their own names. REACTANT_GPUS has a grammar of its own, in devices.py."""
-
-_OUTSIDE = frozenset({"REACTANT_GPUS", "REACTANT_GATEWAY_METRICS_PORT", "REACTANT_GATEWAY_FILE"})
-"""Read elsewhere: by device detection and by the health command."""
-
-_REMOVED = {_name(WORKER_PREFIX, path): why for path, why in REMOVED_KEYS.items()}
-_REFUSED = {_name(GATEWAY_PREFIX, path): why for path, why in REFUSED_KEYS.items()}
+OUR_PREFIXES = (WORKER_PREFIX, GATEWAY_PREFIX, "REACTANT_SUPERVISOR_")
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
-    """What the environment says, checked.
+class Overrides:
+    """What stands over the files: the environment's or the command line's word.
 
     Attributes:
-        worker: by key path of WORKER_KEYS.
-        gateway: by key path of GATEWAY_KEYS.
-        node: by variable name of NODE_KEYS.
-        applied: the variables that were used, for the log.
+        worker: by path of WORKER's keys.
+        gateway: by path of GATEWAY's keys.
+        node: by path of NODE's keys and of LAUNCH_KEYS.
     """
 
-    worker: Values
-    gateway: Values
-    node: Values
-    applied: tuple[str, ...]
+    worker: Values = field(default_factory=dict)
+    gateway: Values = field(default_factory=dict)
+    node: Values = field(default_factory=dict)
+
+    def over(self, below: Overrides) -> Overrides:
+        """Both, key by key, where this one wins."""
+        return Overrides(
+            {**below.worker, **self.worker}, {**below.gateway, **self.gateway}, {**below.node, **self.node}
+        )
 
 
-def read_environment(environ: Mapping[str, str], problems: Problems) -> Environment:
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One row: whose key a variable sets (`worker`, `gateway` or `node`), and which."""
+
+    part: str
+    path: str
+    key: Key
+
+
+def _rows(part: str, keys: Mapping[str, Key], prefix: str) -> Iterator[tuple[str, Variable]]:
+    for path, key in keys.items():
+        if name := key.variable or (prefix and prefix + path.upper().replace(".", "_")):
+            yield name, Variable(part, path, key)
+
+
+VARIABLES: Mapping[str, Variable] = dict(
+    [
+        *_rows("worker", WORKER.keys, WORKER_PREFIX),
+        *_rows("gateway", GATEWAY.keys, GATEWAY_PREFIX),
+        *_rows("node", {**NODE.keys, **LAUNCH_KEYS}, ""),
+    ]
+)
+"""Variable to key."""
+
+READ_ELSEWHERE = frozenset({"REACTANT_GPUS", "REACTANT_GATEWAY_METRICS_PORT", "REACTANT_WORKER_NAME"})
+"""By device detection, by the health command, and what the supervisor tells a worker."""
+
+_REMOVED = {WORKER_PREFIX + path.upper().replace(".", "_"): why for path, why in REMOVED.items()}
+
+_SERVICE_LINK = re.compile(
+    r".*?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?|PORT)"
+)
+"""What Kubernetes puts into every container for each service: one called `reactant-gateway` takes our prefix."""
+
+ALIKE = 0.88
+"""How alike a foreign REACTANT_* name has to be to be taken for a slip: one letter too many or too few."""
+
+
+def read_environment(environ: Mapping[str, str], problems: Problems) -> Overrides:
     """Read every variable of ours; what is wrong or unknown goes to `problems`. An empty text counts as not set."""
-    found = Environment({}, {}, {}, tuple(sorted(name for name in environ if _is_ours(name))))
+    found = Overrides()
+    parts = {"worker": found.worker, "gateway": found.gateway, "node": found.node}
     for name, value in sorted(environ.items()):
-        if not _is_ours(name) or not value:
-            continue
-        if name in WORKER_VARIABLES:
-            _put(found.worker, WORKER_VARIABLES[name], problems.text(WORKER_KEYS[WORKER_VARIABLES[name]], name, value))
-        elif name in GATEWAY_VARIABLES:
-            path = GATEWAY_VARIABLES[name]
-            _put(found.gateway, path, problems.text(GATEWAY_KEYS[path], name, value))
-        elif name in NODE_KEYS:
-            _put(found.node, name, problems.text(NODE_KEYS[name], name, value))
-        elif name not in _OUTSIDE:
+        if (row := VARIABLES.get(name)) and value:
+            if (right := problems.text(row.key, name, value)) is not None:
+                parts[row.part][row.path] = right
+        elif row is None and name.startswith(OUR_PREFIXES) and not _is_foreign(name, value):
             problems.add(f"{name}: {_unknown(name)}")
     return found
 
 
-def _is_ours(name: str) -> bool:
-    return name.startswith((WORKER_PREFIX, GATEWAY_PREFIX)) or name in NODE_KEYS
+def applied_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables that had a say, for the log."""
+    return tuple(sorted(name for name, value in environ.items() if name in VARIABLES and value))
 
 
-def _put(values: Values, path: str, value: object) -> None:
-    if value is not None:
-        values[path] = value
+def misspelt_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """A note for each variable outside our own prefixes that is probably meant for us."""
+    for name in sorted(environ):
+        if not name.startswith("REACTANT_") or name.startswith(OUR_PREFIXES) or name in {*VARIABLES, *READ_ELSEWHERE}:
+            continue
+        if near := get_close_matches(name, [*VARIABLES, "REACTANT_GPUS"], n=1, cutoff=ALIKE):
+            yield f"{name}: is not read; did you mean {near[0]}?"
+
+
+def _is_foreign(name: str, value: str) -> bool:
+    """`…_PORT` alone may be a slip of ours as well; a service's value is a URL."""
+    link = _SERVICE_LINK.fullmatch(name)
+    return name in READ_ELSEWHERE or (link is not None and (link[1] != "PORT" or "://" in value))
 
 
 def _unknown(name: str) -> str:
-    for prefix, why in {**_REMOVED, **_REFUSED}.items():
-        if name.startswith(prefix):
+    for prefix, why in _REMOVED.items():
+        if name == prefix or name.startswith(f"{prefix}_"):
             return why
-    near = get_close_matches(name, [*WORKER_VARIABLES, *GATEWAY_VARIABLES, *NODE_KEYS], n=1)
+    near = get_close_matches(name, VARIABLES, n=1)
     return f"unknown variable; did you mean {near[0]}?" if near else "unknown variable; unset it"

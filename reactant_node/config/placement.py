@@ -1,16 +1,17 @@
 """Which workers there are: one per device or as listed, each with its device, ports, threads and settings. Pure.
 
-Values arrive checked, by key path; what remains to be found wrong here is how they fit together.
+Values arrive checked, by key path; what remains to be found wrong here is how they fit together. A worker's settings
+are layered: its own entry over `global:`, and over both what the environment and the flags say for every worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
-from reactant_node.config.checks import NAME, PORT, integer, shown, text
-from reactant_node.config.keys import MODEL_POLICY_KEYS, WORKER_KEYS, Key, Values
+from reactant_node.config.checks import MAX_PORT, shown
+from reactant_node.config.keys import ENTRY, WORKER, Values
 from reactant_node.config.problems import Problems
 from reactant_node.config.schema import (
     Backend,
@@ -23,19 +24,15 @@ from reactant_node.config.schema import (
     SchedulerConfig,
     WorkerConfig,
 )
+from reactant_node.config.settings import Settings, read_settings
 
 MAX_THREADS = 16
 """Threads of one worker by default: beyond, one session gains little and other workers lose (ROLE-5)."""
 
-ENTRY_KEYS: Mapping[str, Key] = {
-    "name": Key(NAME),
-    "gpu": Key(integer(0, 1023)),
-    "host": Key(text("a host name or address")),
-    "port": Key(PORT),
-    "metrics_port": Key(PORT),
-    "threads": Key(integer(1, 1024)),
-}
-"""What a worker's entry says of itself, beside any key of WORKER_KEYS (NODE-6); threads is ours."""
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - role `workers` is there to be reached
+
+PORTS = ("port", "metrics_port")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +40,17 @@ class Entry:
     """One worker as it was listed or synthesized.
 
     Attributes:
-        own: by key of ENTRY_KEYS.
-        values: by key path of WORKER_KEYS, over `global`.
-        models: policies by model name.
+        own: by key of ENTRY.
+        settings: of WORKER's keys; over `global` once that is joined.
     """
 
     own: Values = field(default_factory=dict)
-    values: Values = field(default_factory=dict)
-    models: Mapping[str, ModelPolicy] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def label(self) -> str:
+        """Its name, for messages."""
+        return str(self.own.get("name", "?"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +59,31 @@ class Plan:
 
     Attributes:
         role: decides where workers listen.
-        devices: selectors, one per visible device; empty on a CPU node.
-        entries: one per worker.
-        common: what goes over each entry: environment and flags; by key path.
+        backend: of all workers.
+        devices: selectors, one per usable device; empty on a CPU node.
+        entries: one per worker, as listed or synthesized.
+        common: `global:`.
+        said: what goes over each entry: environment and flags; by path of WORKER's keys.
         base_port, metrics_base_port: of worker 0; 0 is any free port for all of them.
         listen: the public ports, taken by a sole worker in role `all`.
         cpus: CPUs this process may use.
-        threads: threads per worker where the operator said so.
+        threads: threads per worker where the environment said so.
+        placements: model to the workers whose device it should stay on (NODE-7).
         model_dirs, allow_code: the same for all.
     """
 
     role: Role
+    backend: Backend
     devices: tuple[str, ...]
     entries: tuple[Entry, ...]
-    common: Values
+    common: Settings
+    said: Values
     base_port: int
     metrics_base_port: int
     listen: ListenConfig
     cpus: int
     threads: int | None
+    placements: Mapping[str, Sequence[str]]
     model_dirs: tuple[str, ...]
     allow_code: bool
 
@@ -86,42 +92,25 @@ class Plan:
         """One worker that takes the public ports itself (SUP-13)."""
         return self.role is Role.ALL and len(self.entries) == 1
 
+    @property
+    def threads_origin(self) -> str:
+        """Who set the threads; empty where they are counted from the CPUs."""
+        if self.threads is not None:
+            return "REACTANT_WORKER_THREADS"
+        return "threads of the node file's workers" if any("threads" in entry.own for entry in self.entries) else ""
+
 
 def read_entry(document: object, path: str, problems: Problems) -> Entry:
     """A worker's entry of the node file."""
     mapping = problems.mapping(document, path)
-    own_part = {key: value for key, value in mapping.items() if key in ENTRY_KEYS}
-    own = problems.values(own_part, ENTRY_KEYS, path)
-    if "name" not in own and "name" not in own_part:
+    own = read_settings({key: mapping[key] for key in mapping if key in ENTRY.keys}, ENTRY, path, problems).values
+    if mapping.get("name") is None:
         problems.add(f"{path}.name: missing; give each worker a name of its own")
-    rest = {key: value for key, value in mapping.items() if key not in ENTRY_KEYS}
-    values, models = read_settings(rest, path, problems)
-    if "runtime.backend" in values:
+    rest = {key: value for key, value in mapping.items() if key not in ENTRY.keys}
+    settings = read_settings(rest, replace(WORKER, hints=tuple(ENTRY.keys)), path, problems)
+    if "runtime.backend" in settings.values:
         problems.add(f"{path}.runtime.backend: all workers of a node have one backend; set global.runtime.backend")
-    return Entry(own, values, models)
-
-
-def read_settings(
-    document: Mapping[str, object], path: str, problems: Problems
-) -> tuple[Values, dict[str, ModelPolicy]]:
-    """Values and model policies of `global:` or of the rest of a worker's entry."""
-    values = problems.values(document, WORKER_KEYS, path, but=("scheduler.models",))
-    scheduler = document.get("scheduler")
-    models = scheduler.get("models") if isinstance(scheduler, dict) else None
-    policies = {
-        name: _policy(problems.values(policy, MODEL_POLICY_KEYS, f"{path}.scheduler.models.{name}"))
-        for name, policy in problems.mapping(models, f"{path}.scheduler.models").items()
-    }
-    return values, policies
-
-
-def _policy(values: Values) -> ModelPolicy:
-    residency = "device" if values.get("pin_to_gpu") else values.get("residency")
-    return ModelPolicy(
-        weight=cast("float", values.get("weight", 1.0)),
-        residency=cast("str | None", residency),
-        max_batch_size=cast("int | None", values.get("max_batch_size")),
-    )
+    return Entry(own, settings)
 
 
 def synthesized(count: int) -> tuple[Entry, ...]:
@@ -129,18 +118,21 @@ def synthesized(count: int) -> tuple[Entry, ...]:
     return tuple(Entry({"name": f"worker{index}"}) for index in range(count))
 
 
-def place(plan: Plan, problems: Problems) -> tuple[WorkerConfig, ...]:
-    """Every worker, whole. Names, devices and ports that collide go to `problems`."""
+def place(plan: Plan, problems: Problems) -> tuple[tuple[WorkerConfig, ...], tuple[str, ...]]:
+    """Every worker, whole, and notes on what of the entries has no effect.
+
+    Names, devices and ports that collide go to `problems`.
+    """
     _check_names(plan.entries, problems)
     devices = _assign_devices(plan, problems)
-    workers = tuple(_worker(plan, index, entry, devices[index]) for index, entry in enumerate(plan.entries))
-    _check_ports(plan, workers, problems)
-    return workers
+    workers = tuple(_Placing(plan, index, entry).worker(devices[index]) for index, entry in enumerate(plan.entries))
+    check_ports(_claims(plan, workers), problems)
+    return workers, tuple(dict.fromkeys((*_device_notes(plan), *_endpoint_notes(plan, workers))))
 
 
 def threads_of(plan: Plan) -> int:
     """Compute threads per worker where nobody said otherwise: the usable CPUs shared out, 1 to 16."""
-    return plan.threads or max(1, min(plan.cpus // max(1, len(plan.entries)), MAX_THREADS))
+    return max(1, min(plan.cpus // max(1, len(plan.entries)), MAX_THREADS))
 
 
 def _check_names(entries: Sequence[Entry], problems: Problems) -> None:
@@ -152,11 +144,8 @@ def _check_names(entries: Sequence[Entry], problems: Problems) -> None:
 
 
 def _assign_devices(plan: Plan, problems: Problems) -> list[str]:
-    """Device i goes to worker i, or the k-th visible one to a worker with `gpu: k` (NODE-4)."""
+    """Device i goes to worker i, or the k-th usable one to a worker with `gpu: k` (NODE-4)."""
     if not plan.devices:
-        for entry in plan.entries:
-            if "gpu" in entry.own:
-                problems.add(f"workers.{_label(entry)}.gpu: got {entry.own['gpu']}; no device is visible")
         return [""] * len(plan.entries)
     chosen: dict[int, str] = {}
     assigned = []
@@ -164,117 +153,160 @@ def _assign_devices(plan: Plan, problems: Problems) -> list[str]:
         device = cast("int", entry.own.get("gpu", index))
         if device >= len(plan.devices):
             problems.add(
-                f"workers.{_label(entry)}: would take device {device} of {len(plan.devices)} visible ones, which are "
-                f"counted from 0; list fewer workers or make more devices visible"
+                f"workers.{entry.label}: would take device {device} of {len(plan.devices)} visible ones, which are "
+                "counted from 0; list fewer workers or make more devices visible"
             )
         elif device in chosen:
             problems.add(
-                f"workers.{_label(entry)}: device {device} is {chosen[device]}'s already; a device has one worker, so "
-                f"give each its own `gpu`"
+                f"workers.{entry.label}: device {device} is {chosen[device]}'s already; a device has one worker, so "
+                "give each its own `gpu`"
             )
-        chosen.setdefault(device, _label(entry))
+        chosen.setdefault(device, entry.label)
         assigned.append(plan.devices[device] if device < len(plan.devices) else "")
     return assigned
 
 
-def _label(entry: Entry) -> str:
-    return str(entry.own.get("name", "?"))
+def _device_notes(plan: Plan) -> Iterator[str]:
+    if not plan.devices:
+        for entry in plan.entries:
+            if "gpu" in entry.own:
+                yield f"workers.{entry.label}.gpu: {entry.own['gpu']} has no effect: the backend is {plan.backend}"
+    used = {cast("int", entry.own.get("gpu", index)) for index, entry in enumerate(plan.entries)}
+    if unused := [device for index, device in enumerate(plan.devices) if index not in used]:
+        yield f"workers: no worker is listed for the visible device{'s' * (len(unused) > 1)} {', '.join(unused)}"
 
 
-def _worker(plan: Plan, index: int, entry: Entry, device: str) -> WorkerConfig:
-    values = {**entry.values, **plan.common}
-    section = _sections(values)
-    runtime = section(RuntimeConfig, "runtime")
-    return WorkerConfig(
-        name=_label(entry),
-        device=device,
-        threads=cast("int", entry.own.get("threads")) or threads_of(plan),
-        model_dirs=plan.model_dirs,
-        allow_code=plan.allow_code,
-        runtime=runtime,
-        scheduler=section(SchedulerConfig, "scheduler", models=dict(entry.models)),
-        endpoints=_endpoints(plan, index, entry, values),
-        grpc=section(GrpcConfig, "grpc"),
-        **_known(WorkerConfig, {path: value for path, value in values.items() if "." not in path}),
-    )
+@dataclass(frozen=True, slots=True)
+class _Placing:
+    """One worker on its way from entry to configuration."""
 
+    plan: Plan
+    index: int
+    entry: Entry
 
-def _endpoints(plan: Plan, index: int, entry: Entry, values: Values) -> EndpointsConfig:
-    if plan.sole:
-        listen = plan.listen
-        own: Values = {"host": listen.grpc_host, "port": listen.grpc_port, "metrics_host": listen.metrics_host}
-        own["metrics_port"] = listen.metrics_port
-    else:
-        own = {
-            "host": _host(plan.role, entry, values),
-            "port": entry.own.get("port", values.get("endpoints.port", _offset(plan.base_port, index))),
-            "metrics_port": entry.own.get(
-                "metrics_port", values.get("endpoints.metrics_port", _offset(plan.metrics_base_port, index))
-            ),
+    def worker(self, device: str) -> WorkerConfig:
+        plan = self.plan
+        settings = self.entry.settings.over(plan.common)
+        values = {**settings.values, **plan.said}
+        runtime = {**_below(values, "runtime"), "backend": plan.backend}
+        return WorkerConfig(
+            name=self.entry.label,
+            device=device,
+            threads=plan.threads or cast("int | None", self.entry.own.get("threads")) or threads_of(plan),
+            model_dirs=plan.model_dirs,
+            allow_code=plan.allow_code,
+            runtime=_make(RuntimeConfig, runtime),
+            scheduler=_make(SchedulerConfig, {**_below(values, "scheduler"), "models": self._policies(settings)}),
+            endpoints=_make(EndpointsConfig, {**_below(values, "endpoints"), **self._listening()}),
+            grpc=_make(GrpcConfig, _below(values, "grpc")),
+            **_known(WorkerConfig, {path: value for path, value in values.items() if "." not in path}),
+        )
+
+    def _policies(self, settings: Settings) -> dict[str, ModelPolicy]:
+        """`models:` asks for the device where the model's own policy says nothing of residency."""
+        placed: dict[str, Values] = {
+            model: {"residency": "device"} for model, names in self.plan.placements.items() if self.entry.label in names
         }
-        own["metrics_host"] = own["host"]
-    cap = values.get("endpoints.max_concurrent_requests")
-    if cap is not None:
-        own["max_concurrent_requests"] = cap
-    return EndpointsConfig(**cast("dict[str, Any]", own))
+        policies = settings.over(Settings(models=placed)).models
+        return {name: _policy(values) for name, values in policies.items()}
+
+    def _listening(self) -> Values:
+        listen = self.plan.listen
+        if self.plan.sole:
+            return {
+                "host": listen.grpc_host,
+                "port": listen.grpc_port,
+                "metrics_host": listen.metrics_host,
+                "metrics_port": listen.metrics_port,
+            }
+        host = self._host()
+        return {
+            "host": host,
+            "port": self._port("port", self.plan.base_port),
+            "metrics_host": host,
+            "metrics_port": self._port("metrics_port", self.plan.metrics_base_port),
+        }
+
+    def _host(self) -> object:
+        """Nobody but the gateway needs a worker's port in role `all`; in role `workers` it is the public one."""
+        if self.plan.role is Role.ALL:
+            return LOOPBACK
+        said = _said(self.plan, self.entry, "host")
+        return said if said is not None else self.plan.common.values.get("endpoints.host", EVERYWHERE)
+
+    def _port(self, kind: str, base: int) -> object:
+        """What the entry says, else counted from the base; one port of `global` cannot serve them all (NODE-5)."""
+        said = _said(self.plan, self.entry, kind)
+        return said if said is not None else base + self.index if base else 0
 
 
-def _host(role: Role, entry: Entry, values: Values) -> object:
-    """Nobody but the gateway needs a worker's port in role `all`; in role `workers` it is the public one."""
-    if role is Role.ALL:
-        return "127.0.0.1"
-    return entry.own.get("host", values.get("endpoints.host", "0.0.0.0"))  # noqa: S104 - the role is to be reached
+def _said(plan: Plan, entry: Entry, key: str) -> object:
+    """Where to listen, by the environment, the entry's own key or its `endpoints`."""
+    path = f"endpoints.{key}"
+    return plan.said.get(path, entry.own.get(key, entry.settings.values.get(path)))
 
 
-def _offset(base: int, index: int) -> int:
-    return base + index if base else 0
+def _policy(values: Values) -> ModelPolicy:
+    residency = "device" if values.get("pin_to_gpu") else values.get("residency")
+    return ModelPolicy(**_known(ModelPolicy, {**values, "residency": residency}))
+
+
+def _endpoint_notes(plan: Plan, workers: Iterable[WorkerConfig]) -> Iterator[str]:
+    """Where somebody said where a worker listens, and it listens elsewhere."""
+    why = (
+        "the only worker of role all takes the public ports, listen.grpc and listen.metrics"
+        if plan.sole
+        else "in role all the gateway listens at listen.grpc and listen.metrics, and workers on 127.0.0.1"
+    )
+    for entry, worker in zip(plan.entries, workers, strict=True):
+        for key in ("host", *PORTS):
+            said = _said(plan, entry, key)
+            said = plan.common.values.get(f"endpoints.{key}") if said is None else said
+            if said is not None and said != getattr(worker.endpoints, key):
+                reason = why if key == "host" or plan.sole else "each worker has its own: see base_port"
+                yield f"endpoints.{key}: {shown(said)} has no effect: {reason}"
+
+
+def _claims(plan: Plan, workers: Iterable[WorkerConfig]) -> Iterator[tuple[str, int]]:
+    if plan.role is Role.ALL:
+        yield from listen_claims(plan.listen)
+    for worker in () if plan.sole else workers:
+        yield f"workers.{worker.name}.port", worker.endpoints.port
+        yield f"workers.{worker.name}.metrics_port", worker.endpoints.metrics_port
+
+
+def listen_claims(listen: ListenConfig) -> Iterator[tuple[str, int]]:
+    """The public ports, by the keys that set them."""
+    yield "listen.grpc", listen.grpc_port
+    yield "listen.metrics", listen.metrics_port
+
+
+def check_ports(claims: Iterable[tuple[str, int]], problems: Problems) -> None:
+    """All ports of the node are distinct; 0 is any free one and never collides (NODE-5)."""
+    taken: dict[int, str] = {}
+    for what, port in claims:
+        if port > MAX_PORT:
+            problems.add(
+                f"{what}: got {port}; ports end at {MAX_PORT}, so choose a lower base_port or metrics_base_port"
+            )
+        elif port and port in taken:
+            problems.add(f"{what}: got {port}, which is {taken[port]}'s too; give each its own port")
+        taken.setdefault(port, what)
 
 
 T = TypeVar("T")
 
 
-class _SectionMaker:
-    """Builds a section's dataclass from values by key path; keys without a field have no effect yet."""
-
-    def __init__(self, values: Values) -> None:
-        self._values = values
-
-    def __call__(self, kind: type[T], section: str, **more: object) -> T:
-        prefix = f"{section}."
-        below = {path.removeprefix(prefix): value for path, value in self._values.items() if path.startswith(prefix)}
-        if kind is RuntimeConfig and "backend" in below:
-            below["backend"] = Backend(str(below["backend"]))
-        return kind(**_known(kind, {**below, **more}))
+def _make(kind: type[T], values: Mapping[str, object]) -> T:
+    """A section's dataclass; keys without a field have no effect yet."""
+    return kind(**_known(kind, values))
 
 
-_sections = _SectionMaker
+def _below(values: Values, section: str) -> Values:
+    prefix = f"{section}."
+    return {path.removeprefix(prefix): value for path, value in values.items() if path.startswith(prefix)}
 
 
 def _known(kind: type[object], values: Mapping[str, object]) -> dict[str, Any]:
     names = {it.name for it in fields(cast("Any", kind))}
     return {name: value for name, value in values.items() if name in names}
-
-
-def _check_ports(plan: Plan, workers: Iterable[WorkerConfig], problems: Problems) -> None:
-    """All ports of the node are distinct; 0 is any free one and never collides (NODE-5)."""
-    taken: dict[int, str] = {}
-    claims = [
-        (f"workers.{worker.name}.{kind}", port)
-        for worker in workers
-        for kind, port in (("port", worker.endpoints.port), ("metrics_port", worker.endpoints.metrics_port))
-    ]
-    if plan.role is Role.ALL and not plan.sole:
-        claims += [("listen.grpc", plan.listen.grpc_port), ("listen.metrics", plan.listen.metrics_port)]
-    for what, port in claims:
-        if not port:
-            continue
-        if port > PORT_MAX:
-            problems.add(
-                f"{what}: got {port}; ports end at {PORT_MAX}, so choose a lower base_port or metrics_base_port"
-            )
-        elif port in taken:
-            problems.add(f"{what}: got {port}, which is {taken[port]}'s too; give each its own port")
-        taken.setdefault(port, what)
-
-
-PORT_MAX = 65535

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+GpuSetting = int | tuple[str, ...] | None
+"""`gpus:` of the node file: a count, selectors, or None for `auto`."""
+
 
 class Role(StrEnum):
     """What this process runs: workers and gateway, workers only, or a gateway for workers elsewhere."""
@@ -174,8 +177,11 @@ class NodeConfig:
         workspace_root: REACTANT_WORKSPACE_ROOT: a checkout the children load from, or empty.
         runtime_dir: folder for the materialized node file and the records of deaths.
         log_format: `text` or `json`.
+        threads_origin: who set the workers' threads; empty where they were counted from the CPUs.
         overrides: environment variables that were applied.
         notes: advisories to log once at start: settings without effect, unused devices.
+
+    The last three say where values came from, and are no part of what makes two configurations equal.
     """
 
     role: Role
@@ -186,5 +192,6 @@ class NodeConfig:
     workspace_root: str = ""
     runtime_dir: str = ""
     log_format: str = "text"
-    overrides: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    threads_origin: str = field(default="", compare=False)
+    overrides: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)

@@ -5,6 +5,10 @@ selector gives. UNAVAILABLE and NOT_FOUND mean that another replica may do bette
 answer is the request's own and goes back as it came, status and message. The one deadline, the client's or else
 `request_timeout_seconds` from now, covers waiting and every try.
 
+A replica that went away with the call in its hands may have died of it. One such loss is the worker's bad luck; a
+second one is the request's doing until shown otherwise, and goes back as UNAVAILABLE: a request that crashes its
+worker must not go on through all of them (`MAX_LOSSES`).
+
 A name without a replica is looked for once more (one shared probe round). If there is still none, the answer is a
 worker's: of one that lists the model, since it knows why it cannot run, else of any, since it says NOT_FOUND in the
 very words a client of a single worker gets. So nothing here can differ from what a worker says.
@@ -19,12 +23,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from reactant_node.clock import NS_PER_SECOND
-from reactant_node.errors import NodeError, NotFound, ResourceExhausted, Unavailable
+from reactant_node.errors import ConnectionLost, NodeError, NotFound, ResourceExhausted, Unavailable
 from reactant_node.gateway.discovery import Discovery
 from reactant_node.gateway.observe import Recorder
 from reactant_node.gateway.replica import Replica
 from reactant_node.gateway.selection import Selector
 from reactant_node.transport.interface import CallContext
+
+MAX_LOSSES = 2
 
 Attempt = Callable[[Replica], Awaitable[bytes]]
 
@@ -112,6 +118,7 @@ class Forwarder:
         Of failures an UNAVAILABLE outlives a NOT_FOUND: the replica that is away may be the one that has it.
         """
         failure: NodeError | None = None
+        losses = 0
         for name in order:
             try:
                 return await attempt(self._replica(name))
@@ -119,6 +126,9 @@ class Forwarder:
                 if isinstance(error, final):
                     raise
                 self._discovery.request_refresh()
+                losses += isinstance(error, ConnectionLost)
+                if losses == MAX_LOSSES:
+                    raise
                 if failure is None or isinstance(error, Unavailable):
                     failure = error
         raise failure or Unavailable("no worker can be reached")

@@ -30,6 +30,11 @@ _MAX_RANK = 64
 _MAX_BYTES = 2**63 - 1
 """Of a tensor with its zero extents counted as ones: numpy's and protobuf's integers are 64-bit and signed."""
 
+_ALIGNMENT_BYTES = 16
+"""What malloc grants, so any array of numpy's own has it. Vectorized sums begin at such an address and add what lies
+before it one by one: without it the last bits of a result would depend on where in its message a tensor lies, that
+is on the length of the request's id."""
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -54,8 +59,7 @@ def from_raw(raw: memoryview, datatype: DataType, shape: Sequence[int]) -> NDArr
         shape: extents from the wire, unchecked.
 
     Returns:
-        A read-only view of `raw` where its address suits the datatype, else a copy that does: native code may
-        not read, say, floats at an odd address.
+        A read-only view of `raw` where its address is one that an array of its own might have, else a copy.
 
     Raises:
         InvalidArgument: the shape is not possible, or `raw` does not hold exactly its elements.
@@ -70,7 +74,7 @@ def from_raw(raw: memoryview, datatype: DataType, shape: Sequence[int]) -> NDArr
     if datatype.name == "BOOL" and (np.frombuffer(raw, np.uint8) > 1).any():
         raise InvalidArgument("a BOOL byte is neither 0 nor 1")
     array: NDArray[Any] = np.ndarray(tuple(shape), datatype.numpy, buffer=raw)
-    return array if array.flags.aligned else array.copy()
+    return array if array.__array_interface__["data"][0] % _ALIGNMENT_BYTES == 0 else array.copy()
 
 
 def from_typed(contents: InferTensorContents, datatype: DataType, shape: Sequence[int]) -> NDArray[Any]:

@@ -3,18 +3,21 @@
     STOPPED --Start--> STARTING --Ready--> RUNNING
     STARTING, RUNNING --Exited--> BACKOFF --Tick--> STARTING ...           (restarted, after 1, 2, 4 … 30 s)
     STARTING, RUNNING --Exited--> FATAL                                    (never restarted)
-    STARTING, RUNNING --Stop--> STOPPING --Exited--> EXITED
-    STOPPED, BACKOFF, FATAL --Stop--> EXITED
+    RUNNING --Drain--> DRAINING --Stop--> STOPPING --Exited--> EXITED
+    STARTING --Drain--> STOPPING                                           (it has nothing to finish)
+    STOPPED, BACKOFF, FATAL --Drain, Stop--> EXITED
 
 What an exit code means is `ExitCode`'s. CONFIG is fatal for the node, since a restart meets the same files. BOOT, a
 runtime or library that cannot be loaded, is tried `BOOT_ATTEMPTS` times in a row and then fatal for this child:
 others may do without it. Anything else, 0 included, is restarted (reference SUP-5); a run of `STABLE_SECONDS` wipes
-the count (SUP-6), and more than `max_restarts` failures in a row are fatal for the node (SUP-7).
+the count (SUP-6), and more than `max_restarts` failures in a row are fatal for the node (SUP-7). From `Drain` on
+nothing is restarted, whatever it ends of.
 
 A child hangs when it is silent for `heartbeat_timeout_seconds`, or when a run has been on its device for longer than
-`run_limit_seconds`. It is killed, which works on a stopped process too, and its death is then like any other. Silence
-means nothing while a model is loaded, because that can hold the interpreter for long, nor before the first report,
-for which a fresh interpreter on a busy host gets `FIRST_REPORT_SECONDS`.
+`run_limit_seconds`. It is killed, which works on a stopped process too, and its death is then like any other. Before
+it is ready, and while it loads a model, it may be silent for `LOADING_SILENCE_SECONDS`: a library may hold the
+interpreter while it reads gigabytes. Nor is it blamed for a time in which nobody listened: a container that was
+paused finds everybody silent when it goes on.
 """
 
 from __future__ import annotations
@@ -31,7 +34,11 @@ from reactant_node.reports import Failed, Heartbeat, Loading, Ready, Report
 STABLE_SECONDS = 60.0
 MAX_DELAY_SECONDS = 30.0
 BOOT_ATTEMPTS = 3
-FIRST_REPORT_SECONDS = 60.0
+LOADING_SILENCE_SECONDS = 300.0
+"""What container platforms grant a server for its start: a cold image on a slow disk, a model over the network."""
+
+BLIND_SECONDS = 3.0
+"""Between two ticks. A supervisor that did not come to look for so long was stopped, and its children with it."""
 
 
 class State(StrEnum):
@@ -41,12 +48,13 @@ class State(StrEnum):
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     BACKOFF = "BACKOFF"
+    DRAINING = "DRAINING"
     STOPPING = "STOPPING"
     EXITED = "EXITED"
     FATAL = "FATAL"
 
 
-ALIVE = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
+ALIVE = frozenset({State.STARTING, State.RUNNING, State.DRAINING, State.STOPPING})
 """States in which there is a process."""
 
 
@@ -64,7 +72,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The process ended, or could not be started: `code` as multiprocessing gives it, -n for signal n."""
+    """The process ended, or could not be started. `code`: its exit code, -n for signal n."""
 
     code: int
 
@@ -75,13 +83,18 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """The node shuts down: calls in flight may finish, and nothing is restarted any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
-    """The node shuts down. `kill`: without waiting for the child to finish."""
+    """End. `kill`: without waiting for the child to finish."""
 
     kill: bool = False
 
 
-Event = Start | Reported | Exited | Tick | Stop
+Event = Start | Reported | Exited | Tick | Drain | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +152,8 @@ class ChildMachine:
         self._failures = 0
         self._boot_failures = 0
         self._started_ns = 0
-        self._heard_ns: int | None = None
+        self._heard_ns = 0
+        self._looked_ns = 0
         self._heartbeat = Heartbeat()
         self._restart_ns = 0
         self._killed = False
@@ -168,7 +182,7 @@ class ChildMachine:
     def _start(self, _: Event, now_ns: int) -> list[Step]:
         self.state = State.STARTING
         self._started_ns = now_ns
-        self._heard_ns = None
+        self._heard_ns = self._looked_ns = now_ns
         self._heartbeat = Heartbeat()
         self._killed = False
         return [Spawn()]
@@ -183,13 +197,17 @@ class ChildMachine:
                 self._heartbeat = Heartbeat(loading=True)
             case Ready():
                 self._heartbeat = Heartbeat()
-                self.state = State.RUNNING
                 self._boot_failures = 0
+                if self.state is State.STARTING:
+                    self.state = State.RUNNING
             case Failed():
                 pass  # the exit that follows is what counts
         return []
 
     def _watch(self, _: Event, now_ns: int) -> list[Step]:
+        if _seconds(now_ns - self._looked_ns) > BLIND_SECONDS:
+            self._heard_ns = now_ns
+        self._looked_ns = now_ns
         reason = None if self._killed else self._hang_reason(now_ns)
         if reason is None:
             return []
@@ -197,18 +215,18 @@ class ChildMachine:
         return [Kill(reason)]
 
     def _hang_reason(self, now_ns: int) -> str | None:
-        limit, timeout = self._policy.run_limit_seconds, self._policy.heartbeat_timeout_seconds
-        busy_since_ns = self._heartbeat.busy_since_ns
+        limit, busy_since_ns = self._policy.run_limit_seconds, self._heartbeat.busy_since_ns
         if limit and busy_since_ns is not None and _seconds(now_ns - busy_since_ns) > limit:
             return f"a run has been on its device for more than {limit:g} s"
-        if not timeout or self._heartbeat.loading:
-            return None
-        if self._heard_ns is None:
-            silent = _seconds(now_ns - self._started_ns) > FIRST_REPORT_SECONDS
-            return f"it has not reported within {FIRST_REPORT_SECONDS:g} s of its start" if silent else None
-        if _seconds(now_ns - self._heard_ns) > timeout:
-            return f"no heartbeat for {timeout:g} s"
+        patience = self._patience_seconds()
+        if patience and _seconds(now_ns - self._heard_ns) > patience:
+            return f"no heartbeat for {patience:g} s"
         return None
+
+    def _patience_seconds(self) -> float:
+        timeout = self._policy.heartbeat_timeout_seconds
+        loading = self.state is State.STARTING or self._heartbeat.loading
+        return max(timeout, LOADING_SILENCE_SECONDS) if timeout and loading else timeout
 
     def _exit(self, event: Event, now_ns: int) -> list[Step]:
         assert isinstance(event, Exited)  # noqa: S101 - the table says so
@@ -217,10 +235,9 @@ class ChildMachine:
         if self.uptime_seconds(now_ns) >= STABLE_SECONDS:
             self._failures = 0
         self._failures += 1
-        if event.code == ExitCode.BOOT:
-            self._boot_failures += 1
-            if self._boot_failures >= BOOT_ATTEMPTS:
-                return self._give_up(f"it could not load its runtime {self._boot_failures} times in a row", None)
+        self._boot_failures = self._boot_failures + 1 if event.code == ExitCode.BOOT else 0
+        if self._boot_failures >= BOOT_ATTEMPTS:
+            return self._give_up(f"it could not load its runtime {self._boot_failures} times in a row", None)
         budget = self._policy.max_restarts
         if budget and self._failures > budget:
             reason = f"{self._failures} failures in a row; REACTANT_SUPERVISOR_MAX_RESTARTS allows {budget}"
@@ -228,7 +245,7 @@ class ChildMachine:
         return self._back_off(now_ns)
 
     def _back_off(self, now_ns: int) -> list[Step]:
-        delay = min(2.0 ** min(self._failures - 1, 10), MAX_DELAY_SECONDS)
+        delay = backoff_seconds(self._failures)
         self.state = State.BACKOFF
         self._restart_ns = now_ns + round(delay * NS_PER_SECOND)
         return [RestartLater(delay)]
@@ -243,14 +260,21 @@ class ChildMachine:
         self.restarts += 1
         return self._start(event, now_ns)
 
-    def _stop(self, event: Event, _: int) -> list[Step]:
-        assert isinstance(event, Stop)  # noqa: S101 - the table says so
+    def _drain(self, _: Event, __: int) -> list[Step]:
+        self.state = State.DRAINING
+        return []
+
+    def _terminate(self, _: Event, __: int) -> list[Step]:
         self.state = State.STOPPING
-        self._killed = event.kill
-        return [Kill("the time for stopping is over")] if event.kill else [Terminate()]
+        return [Terminate()]
+
+    def _stop(self, event: Event, now_ns: int) -> list[Step]:
+        assert isinstance(event, Stop)  # noqa: S101 - the table says so
+        return self._stop_harder(event, now_ns) if event.kill else self._terminate(event, now_ns)
 
     def _stop_harder(self, event: Event, _: int) -> list[Step]:
         assert isinstance(event, Stop)  # noqa: S101 - the table says so
+        self.state = State.STOPPING
         if not event.kill or self._killed:
             return []
         self._killed = True
@@ -263,26 +287,43 @@ class ChildMachine:
     _transitions: ClassVar[Mapping[tuple[State, type[Event]], Callable[[ChildMachine, Event, int], list[Step]]]] = {
         (State.STOPPED, Start): _start,
         (State.STOPPED, Tick): _ignore,
+        (State.STOPPED, Drain): _end,
         (State.STOPPED, Stop): _end,
         (State.STARTING, Reported): _report,
         (State.STARTING, Exited): _exit,
         (State.STARTING, Tick): _watch,
+        (State.STARTING, Drain): _terminate,
         (State.STARTING, Stop): _stop,
         (State.RUNNING, Reported): _report,
         (State.RUNNING, Exited): _exit,
         (State.RUNNING, Tick): _watch,
+        (State.RUNNING, Drain): _drain,
         (State.RUNNING, Stop): _stop,
         (State.BACKOFF, Tick): _restart,
+        (State.BACKOFF, Drain): _end,
         (State.BACKOFF, Stop): _end,
+        (State.DRAINING, Reported): _report,
+        (State.DRAINING, Exited): _end,
+        (State.DRAINING, Tick): _watch,
+        (State.DRAINING, Drain): _ignore,
+        (State.DRAINING, Stop): _stop,
         (State.STOPPING, Reported): _ignore,
         (State.STOPPING, Exited): _end,
         (State.STOPPING, Tick): _ignore,
+        (State.STOPPING, Drain): _ignore,
         (State.STOPPING, Stop): _stop_harder,
         (State.EXITED, Tick): _ignore,
+        (State.EXITED, Drain): _ignore,
         (State.EXITED, Stop): _ignore,
         (State.FATAL, Tick): _ignore,
+        (State.FATAL, Drain): _end,
         (State.FATAL, Stop): _end,
     }
+
+
+def backoff_seconds(failures: int) -> float:
+    """How long to wait after so many failures in a row, one or more: 1, 2, 4 … 30 s."""
+    return min(2.0 ** min(failures - 1, 10), MAX_DELAY_SECONDS)
 
 
 def _seconds(duration_ns: int) -> float:

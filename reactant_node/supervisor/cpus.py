@@ -6,12 +6,11 @@ host has processors would fight for two processors' time.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-UNLIMITED_V1 = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,35 +31,41 @@ def usable_cpus(root: Path = Path("/")) -> UsableCpus:
         root: stands for `/` of the host in tests.
     """
     affinity = len(os.sched_getaffinity(0))
-    quotas = [quota for quota in (*_v2_quotas(root), *_v1_quotas(root)) if quota > 0]
-    quota = min(quotas, default=float("inf"))
+    quota = min((*_v2_quotas(root), *_v1_quotas(root)), default=math.inf)
     if quota >= affinity:
-        return UsableCpus(affinity, f"{affinity} CPUs by affinity")
-    return UsableCpus(max(1, int(quota)), f"cgroup quota of {quota:g} CPUs")
+        return UsableCpus(affinity, f"{affinity} CPU{'s' if affinity > 1 else ''} by affinity")
+    return UsableCpus(max(1, int(quota)), f"cgroup quota of {quota:.3g} CPU{'' if quota == 1 else 's'}")
 
 
 def _v2_quotas(root: Path) -> Iterator[float]:
-    """`cpu.max` of this process's group and of every group above."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        if line.startswith("0::"):
-            yield from (_v2_quota(_read(group / "cpu.max")) for group in _groups(root / "sys/fs/cgroup", line[3:]))
-
-
-def _v2_quota(text: str) -> float:
-    fields = text.split()
-    if len(fields) != 2 or fields[0] == "max":  # noqa: PLR2004 - "quota period"
-        return 0.0
-    return int(fields[0]) / int(fields[1])
+    """`cpu.max` (quota and period in microseconds) of this process's group and of every group above."""
+    for controllers, group in _memberships(root):
+        if not controllers:
+            for folder in _groups(root / "sys/fs/cgroup", group):
+                quota, _, period = _read(folder / "cpu.max").partition(" ")
+                yield from _quota(quota, period)
 
 
 def _v1_quotas(root: Path) -> Iterator[float]:
     """`cpu.cfs_quota_us` over `cpu.cfs_period_us` of the cpu controller's groups."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, group = line.split(":", 2)
+    for controllers, group in _memberships(root):
         if "cpu" in controllers.split(","):
             for folder in _groups(root / "sys/fs/cgroup/cpu", group):
-                quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-                yield int(quota) / int(period) if quota and period and int(quota) != UNLIMITED_V1 else 0.0
+                yield from _quota(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+
+
+def _memberships(root: Path) -> Iterator[tuple[str, str]]:
+    """Controllers and group, a line per hierarchy; version 2's has no controllers."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        yield controllers, group
+
+
+def _quota(quota: str, period: str) -> Iterator[float]:
+    """In CPUs; nothing where there is no limit (`max` in version 2, -1 in version 1) or no such file."""
+    if quota.isdecimal() and period.isdecimal() and int(quota) and int(period):
+        yield int(quota) / int(period)
 
 
 def _groups(mount: Path, group: str) -> Iterator[Path]:
@@ -75,5 +80,5 @@ def _groups(mount: Path, group: str) -> Iterator[Path]:
 def _read(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except OSError:
+    except (OSError, ValueError):
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from reactant_node.errors import ExitCode
 KEPT = 20
 """Records kept in the run-time folder, newest first: a crash loop of a night must not fill a tmpfs."""
 
-_MEANINGS = {
+_MEANINGS: Mapping[int, str] = {
     ExitCode.OK: "ended by itself",
     ExitCode.CONFIG: "its configuration is wrong",
     ExitCode.BOOT: "could not load its runtime",
@@ -51,7 +51,7 @@ class Death:
         """For people: `killed by SIGKILL (out of memory in its cgroup)`, `exit code 3 (could not load its runtime)`."""
         if self.code < 0:
             return f"killed by {_signal_name(-self.code)}{self._blame()}"
-        meaning = self.reason or _MEANINGS.get(ExitCode(self.code), "") if self.code in list(ExitCode) else self.reason
+        meaning = self.reason or _MEANINGS.get(self.code, "")
         return f"exit code {self.code}" + (f" ({meaning})" if meaning else "")
 
     def _blame(self) -> str:

@@ -7,20 +7,29 @@ and MIG UUIDs reach CUDA_VISIBLE_DEVICES as they were written. Every step says w
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
+from reactant_node.config.schema import GpuSetting
 from reactant_node.errors import ConfigError
 
 NVIDIA_SMI_SECONDS = 10.0
 """A driver that is being reset can make nvidia-smi wait for minutes; the start must not."""
 
-GpuSetting = int | tuple[str, ...] | None
+MAX_DEVICES = 64
+"""More than any host has: a larger count is a slip."""
+
+_SELECTOR = re.compile(r"[0-9]{1,4}|(GPU|MIG)-[!-+\--~]+")
+"""An ordinal, or a UUID as the driver writes them; all of it printable, without commas and spaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +49,19 @@ class Detection:
         source: the step that answered; the last one where none did.
         stated: an operator's statement answered, not the hardware.
         steps: every step gone through, in order.
+        doubt: a sentence where the devices may not be usable, else empty.
     """
 
     devices: tuple[str, ...]
     source: str
     stated: bool
     steps: tuple[DetectionStep, ...]
+    doubt: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The source, or what each one had to say where there is no device."""
+        return self.source if self.devices else _told(self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +96,24 @@ def detect(environ: Mapping[str, str], gpus: GpuSetting, *, dev: Path = Path("/d
         answer = ask()
         steps.append(DetectionStep(source, answer.text))
         if answer.devices is not None:
-            return Detection(answer.devices, source, stated, tuple(steps))
-    return Detection((), f"none by {', '.join(step.source for step in steps)}", stated=False, steps=tuple(steps))
+            doubt = _doubt(answer.devices, steps) if source == str(dev) else ""
+            return Detection(answer.devices, source, stated, tuple(steps), doubt)
+    return Detection((), str(dev), stated=False, steps=tuple(steps))
+
+
+_SILENT = ("not set", "auto")
+
+
+def _told(steps: Iterable[DetectionStep]) -> str:
+    return "; ".join(f"{step.source}: {step.answer}" for step in steps if step.answer not in _SILENT)
+
+
+def _doubt(devices: tuple[str, ...], steps: list[DetectionStep]) -> str:
+    """Devices that are there and a driver that does not answer: present, and perhaps unusable."""
+    return (
+        f"the devices {', '.join(devices)} are known by their nodes in /dev alone ({_told(steps[:-1])}): where the "
+        "driver does not work, their workers cannot start"
+    )
 
 
 def _found(devices: tuple[str, ...]) -> _Answer:
@@ -98,36 +130,43 @@ def _reactant_gpus(value: str | None) -> _Answer:
             "node, or unset it"
         )
     if re.fullmatch(r"[0-9]+", value.strip()):  # digits alone are a count; one ordinal is written with a comma: `1,`
-        return _found(_ordinals(int(value), "REACTANT_GPUS"))
-    return _found(_distinct(items, "REACTANT_GPUS"))
+        return _found(_ordinals(value.strip(), "REACTANT_GPUS"))
+    return _found(_selectors(items, "REACTANT_GPUS"))
 
 
 def _setting(gpus: GpuSetting) -> _Answer:
     if gpus is None:
         return _Answer(None, "auto")
-    return _found(_ordinals(gpus, "gpus") if isinstance(gpus, int) else _distinct(gpus, "gpus"))
+    return _found(_ordinals(str(gpus), "gpus") if isinstance(gpus, int) else _selectors(gpus, "gpus"))
 
 
 def _cuda_visible_devices(value: str | None) -> _Answer:
+    """The list up to the first item that names no device (`-1`, `NoDevFiles`), as CUDA itself reads it."""
     if value is None:
         return _Answer(None, "not set")
-    items = tuple(item.strip() for item in value.split(",") if item.strip())
-    # CUDA itself stops at the first -1, which is how some say "none".
-    return _found(items[: items.index("-1")] if "-1" in items else items)
+    items = [item.strip() for item in value.split(",") if item.strip()]
+    valid = list(takewhile(_SELECTOR.fullmatch, items))
+    found = _found(_selectors(valid, "CUDA_VISIBLE_DEVICES"))
+    if valid == items:
+        return found
+    return _Answer(found.devices, f"{found.text} (CUDA stops reading at {items[len(valid)]!r})")
 
 
-MAX_DEVICES = 64
+def _ordinals(count: str, source: str) -> tuple[str, ...]:
+    if len(count) > len(str(MAX_DEVICES)) or int(count) > MAX_DEVICES:
+        raise ConfigError(
+            f"{source}: got {count[:20]} devices; use at most {MAX_DEVICES}, or a list (one ordinal is `7,`)"
+        )
+    return tuple(str(ordinal) for ordinal in range(int(count)))
 
 
-def _ordinals(count: int, source: str) -> tuple[str, ...]:
-    if count > MAX_DEVICES:
-        raise ConfigError(f"{source}: got {count} devices; use at most {MAX_DEVICES}, or a list (one ordinal is `7,`)")
-    return tuple(str(ordinal) for ordinal in range(count))
-
-
-def _distinct(items: list[str] | tuple[str, ...], source: str) -> tuple[str, ...]:
+def _selectors(items: Sequence[str], source: str) -> tuple[str, ...]:
     for item in items:
-        if items.count(item) > 1:
+        if not _SELECTOR.fullmatch(item):
+            raise ConfigError(f"{source}: got {item[:60]!r}; use an ordinal, or a UUID that begins with GPU- or MIG-")
+    same = [item.lstrip("0") or "0" for item in items]
+    for item in items:
+        if same.count(item.lstrip("0") or "0") > 1:
             raise ConfigError(f"{source}: the device {item!r} is listed twice; a device has one worker")
     return tuple(items)
 
@@ -139,14 +178,15 @@ def _nvml() -> _Answer:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return _Answer(None, str(error))
+        return _Answer(None, f"driver not loaded ({error})")
     try:
         count = int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
-        return _Answer(None, f"the driver is loaded and does not answer: {error}")
+        return _Answer(None, f"the driver is loaded and does not answer ({error})")
     finally:
-        pynvml.nvmlShutdown()
-    return _found(_ordinals(count, "NVML")) if count else _Answer(None, "the driver is loaded and sees no device")
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    return _found(_ordinals(str(count), "NVML")) if count else _Answer(None, "the driver is loaded and sees no device")
 
 
 def _nvidia_smi() -> _Answer:
@@ -154,29 +194,41 @@ def _nvidia_smi() -> _Answer:
     if program is None:
         return _Answer(None, "not on PATH")
     try:
-        output = subprocess.run(
-            [program, "--query-gpu=index", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=NVIDIA_SMI_SECONDS,
-            check=True,
-            stdin=subprocess.DEVNULL,
-        ).stdout
+        code, output = _run(program, "--query-gpu=index", "--format=csv,noheader")
+    except OSError as error:
+        return _Answer(None, f"cannot be run ({error.strerror})")
     except subprocess.TimeoutExpired:
         return _Answer(None, f"no answer within {NVIDIA_SMI_SECONDS:g} s")
-    except subprocess.CalledProcessError as error:
-        words = " ".join(f"{error.stdout} {error.stderr}".split())[:200]
-        return _Answer(None, f"failed with {error.returncode}: {words}")
-    except OSError as error:
-        return _Answer(None, f"cannot be run: {error.strerror}")
-    indices = tuple(line.strip() for line in output.splitlines() if line.strip().isdecimal())
-    return _found(indices) if indices else _Answer(None, "lists no device")
+    if code:
+        return _Answer(None, f"failed with {code} ({' '.join(output.split())[:200]})")
+    indices = [line.strip() for line in output.splitlines() if re.fullmatch(r"[0-9]{1,4}", line.strip())]
+    return _found(_selectors(indices, "nvidia-smi")) if indices else _Answer(None, "lists no device")
+
+
+def _run(*command: str) -> tuple[int, str]:
+    """Exit code and output. A program stuck in the driver, which no signal ends, is left behind."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=NVIDIA_SMI_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1.0)
+        raise
+    return process.returncode, output
 
 
 def _device_nodes(dev: Path) -> _Answer:
     """`nvidia0`…; control nodes (nvidiactl, nvidia-uvm) are none."""
-    numbers = sorted(_node_numbers(dev))
+    numbers = sorted(_node_numbers(dev))[:MAX_DEVICES]
     return _found(tuple(str(number) for number in numbers)) if numbers else _Answer(None, "no nvidiaN nodes")
 
 

@@ -1,67 +1,63 @@
-"""A child process: how it is started, what it is born with, what it is asked. The one user of multiprocessing.
+"""A child process, seen from the parent: how it is started, what it is born with, what it is asked.
 
-A child is a fresh interpreter (spawn): it inherits no thread, lock or CUDA context. It is born with
+A child is spawned: a fresh interpreter, which inherits no thread, lock or CUDA context. multiprocessing's spawn
+context would do that too, but everything in which a child differs (output, environment, path) it takes from the
+parent's own, which other threads are using at that moment; it blocks on half a message of a child that is stopped;
+it tells a death by a pipe that a grandchild may hold open; and it keeps a process of its own. Here all of that is an
+argument of the start:
 
-- descriptors 1 and 2 on its own log pipe. The parent lends its own 1 and 2 for the moment of the start, so that the
-  child's very first instruction, a failing import or a native library already write there. The parent itself writes
-  to a duplicate (`sink.py`);
-- its environment, set in the parent's for the same moment, so that the kernel shows it too (/proc/PID/environ);
-- the parent's sys.path, with a checkout first where REACTANT_WORKSPACE_ROOT names one. A zipapp's code was unpacked
-  when the parent started, so that its children come from there, whatever has become of the file;
-- the write end of a report pipe, and the read end of a death pipe that only the parent can write to.
+- standard input is what to run: the path to import from, then the function and its arguments (`bootstrap.py`);
+- standard output and error are its own log pipe, from the very first instruction: a failing import and a native
+  library's complaint arrive there too;
+- the environment is the parent's with the changes that its spec names;
+- a pair of sockets that keep messages whole: reports come up one by one, and the end of the parent is its end;
+- a process group of its own: what a terminal or a shell sends to the node's group is the parent's affair, and what
+  a child has started itself ends with it.
 
-No child outlives its parent: the kernel kills it when the parent's main thread ends (PR_SET_PDEATHSIG), which works
-in the middle of a native call; the end of the death pipe is the companion where that is not to be had, and covers the
-moment before it was set. SIGINT goes to a terminal's whole group, and only the parent acts on it.
+The path is the parent's, with a checkout first where REACTANT_WORKSPACE_ROOT names one. A zipapp's code was unpacked
+when the parent started, so that its children come from there, whatever has become of the file.
 
-All starts happen on the main thread: the kernel's parent-death signal is bound to the thread that started the child.
+All starts happen on the main thread: the kernel ends a child when the thread that started it ends (`bootstrap.py`).
 """
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
-import importlib
-import logging
-import multiprocessing
 import os
+import pickle
 import signal
+import socket
+import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+import tempfile
+from collections.abc import Collection
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
 
-from reactant_node.errors import AddressInUse, ConfigError, ExitCode, NodeError, RuntimeUnavailable
-from reactant_node.reports import Failed, Report
+from reactant_node.reports import Report
+from reactant_node.supervisor.bootstrap import Order, run_child
 from reactant_node.supervisor.spec import ChildSpec
 
-PR_SET_PDEATHSIG = 1
+READ_BYTES = 64 * 1024
+"""Read of a child's output at a time, as much as a pipe holds."""
 
-_log = logging.getLogger(__name__)
+_MAX_REPORT_BYTES = 64 * 1024
 
-
-@dataclass(frozen=True, slots=True)
-class _Boot:
-    """What a child is told before its target runs."""
-
-    reports: Connection
-    death: Connection
-    parent_pid: int
-    target: tuple[str, str]
-    args: tuple[Any, ...]
+_BOOT = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle.load(sys.stdin.buffer)()"
 
 
 class ChildProcess:
-    """A started child, as the supervisor's loop sees it; all methods are for that thread."""
+    """A started child. All methods are for the supervisor's thread, and none of them waits for the child.
 
-    def __init__(self, process: multiprocessing.process.BaseProcess, log_fd: int, reports: Connection) -> None:
-        self.pid: int = process.pid or 0
+    Args:
+        process: just started, in its own process group.
+        log_fd: non-blocking read end of its output; closed by `close`.
+        reports: non-blocking end of the report sockets; closed by `close`.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], log_fd: int, reports: socket.socket) -> None:
         self.log_fd = log_fd
-        """Non-blocking read end of its output."""
         self.reports = reports
         self._process = process
 
@@ -69,180 +65,120 @@ class ChildProcess:
         return f"<ChildProcess {self.pid}>"
 
     @property
-    def sentinel(self) -> int:
-        """A descriptor that is readable once the process has ended."""
-        return int(self._process.sentinel)
+    def pid(self) -> int:
+        """Its process, and its process group."""
+        return self._process.pid
 
-    def exit_code(self) -> int | None:
-        """The exit code, -n for signal n, or None while it runs. Reaps it."""
-        return self._process.exitcode
+    def read_log(self) -> bytes | None:
+        """Some of its output; None where there is none now, empty when there never will be."""
+        try:
+            return os.read(self.log_fd, READ_BYTES)
+        except BlockingIOError:
+            return None
+
+    def read_report(self) -> Report | None:
+        """The next report; None where there is none now.
+
+        Raises:
+            EOFError: there will be no more.
+        """
+        try:
+            message = self.reports.recv(_MAX_REPORT_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise EOFError from error
+        if not message:
+            raise EOFError
+        report: Report = pickle.loads(message)  # noqa: S301 - from our own child, over an unnamed socket
+        return report
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; a process that is gone is no error."""
+        """Send a signal to it alone; a process that is gone is no error."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
+    def exit_code(self) -> int | None:
+        """The exit code, -n for signal n, or None while it runs. Reaps it, and ends what it has started."""
+        if self._process.returncode is None:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return None
+            with suppress(ProcessLookupError, PermissionError):  # while it is a zombie, the group's number is its own
+                os.killpg(self.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait for its end, so long at most, and reap it."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_seconds)
+
     def close(self) -> None:
-        """Close the pipes of a process that has ended."""
+        """Close the pipe and the sockets."""
         os.close(self.log_fd)
         self.reports.close()
-        self._process.close()
 
 
-class Spawner:
-    """Starts children. Holds the death pipe's write end, whose closing by the kernel is how they learn of our end.
+def spawn(spec: ChildSpec, *, workspace_root: str, folder: Path) -> ChildProcess:
+    """Start a child.
 
     Args:
-        workspace_root: a checkout that children load from, or empty.
+        spec: what to run.
+        workspace_root: a checkout that it loads from, or empty.
+        folder: writable; holds a file without a name for a moment.
+
+    Raises:
+        OSError: no process, descriptor or room is to be had.
     """
-
-    def __init__(self, workspace_root: str = "") -> None:
-        self._context = multiprocessing.get_context("spawn")
-        self._workspace_root = workspace_root
-        self._death_reader, self._death_writer = self._context.Pipe(duplex=False)
-
-    def spawn(self, spec: ChildSpec) -> ChildProcess:
-        """Start a child.
-
-        Raises:
-            OSError: no process, descriptor or memory is to be had.
-        """
-        # The tracker is a process of multiprocessing's own: started inside the loan, it would hold a child's pipe open.
-        resource_tracker.ensure_running()
+    with ExitStack() as ours, ExitStack() as its:
         log_reader, log_writer = os.pipe()
-        reports, report_writer = self._context.Pipe(duplex=False)
-        target = (spec.target.__module__, spec.target.__qualname__)
-        boot = _Boot(report_writer, self._death_reader, os.getpid(), target, spec.args)
-        process = self._context.Process(target=_child_main, args=(boot,), name=spec.name)
-        try:
-            with _output_to(log_writer), _environment(spec.environment), _path_first(self._workspace_root):
-                process.start()
-        except BaseException:
-            os.close(log_reader)
-            reports.close()
-            raise
-        finally:
-            os.close(log_writer)
-            report_writer.close()
-        os.set_blocking(log_reader, False)
-        return ChildProcess(process, log_reader, reports)
-
-    def close(self) -> None:
-        """Close the death pipe: whoever is left ends."""
-        self._death_writer.close()
-        self._death_reader.close()
-
-
-@contextmanager
-def _output_to(descriptor: int) -> Iterator[None]:
-    saved = [os.dup(1), os.dup(2)]
-    try:
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        yield
-    finally:
-        for number, before in zip((1, 2), saved, strict=True):
-            os.dup2(before, number)
-            os.close(before)
+        ours.callback(os.close, log_reader)
+        its.callback(os.close, log_writer)
+        reports, child_reports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.enter_context(reports)
+        its.enter_context(child_reports)
+        orders = its.enter_context(tempfile.TemporaryFile(dir=folder))
+        _write_orders(orders, spec, child_reports.fileno(), workspace_root)
+        process = subprocess.Popen(
+            [sys.executable, *_flags(), "-c", _BOOT, "reactant-node", spec.name],
+            stdin=orders,
+            stdout=log_writer,
+            stderr=log_writer,
+            env=_environment(spec),
+            pass_fds=[child_reports.fileno()],
+            process_group=0,
+        )
+        ours.pop_all()  # what is ours stays open
+    os.set_blocking(log_reader, False)
+    reports.setblocking(False)
+    return ChildProcess(process, log_reader, reports)
 
 
-@contextmanager
-def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in changes}
-    try:
-        _apply(changes)
-        yield
-    finally:
-        _apply(before)
+def _write_orders(file: IO[bytes], spec: ChildSpec, report_fd: int, workspace_root: str) -> None:
+    path = [workspace_root, *sys.path] if workspace_root else sys.path
+    target = (spec.target.__module__, spec.target.__qualname__)
+    order = Order(report_fd, os.getpid(), target, pickle.dumps(spec.args))
+    file.write(pickle.dumps(list(path)) + pickle.dumps(partial(run_child, order)))
+    file.seek(0)
 
 
-def _apply(changes: Mapping[str, str | None]) -> None:
-    for name, value in changes.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+def _flags() -> list[str]:
+    """As isolated as the parent, and in any case without the working folder before the standard library."""
+    return ["-I" if sys.flags.isolated else "-P"]
 
 
-@contextmanager
-def _path_first(folder: str) -> Iterator[None]:
-    if not folder:
-        yield
-        return
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
+def _environment(spec: ChildSpec) -> dict[str, str]:
+    changed = {**os.environ, **spec.environment}
+    return {name: value for name, value in changed.items() if value is not None}
 
 
-def _child_main(boot: _Boot) -> None:
-    """Runs in the child: ties its life to the parent's, runs the target, ends with the exit code it means."""
-    _tie_to_parent(boot)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    faulthandler.enable()
-    reporter = _Reporter(boot.reports)
-    _end(_run_target(boot, reporter))
+def reap_orphans(own: Collection[int]) -> None:
+    """As PID 1, end the zombies of adopted processes.
 
-
-def _run_target(boot: _Boot, report: Callable[[Report], None]) -> ExitCode:
-    module, name = boot.target
-    try:
-        target = getattr(importlib.import_module(module), name)
-        target(report, *boot.args)
-    except (ConfigError, RuntimeUnavailable, AddressInUse) as error:  # the message says it all
-        _log.error("%s", error)
-        return _failed(report, error, _EXIT_CODES.get(type(error), ExitCode.FAILURE))
-    except ImportError as error:
-        _log.exception("cannot load %s", module)
-        return _failed(report, error, ExitCode.BOOT)
-    except Exception as error:  # noqa: BLE001 - the last stop: becomes an exit code and a line
-        _log.exception("ended by an error")
-        return _failed(report, error, ExitCode.FAILURE)
-    return ExitCode.OK
-
-
-_EXIT_CODES: Mapping[type[NodeError], ExitCode] = {
-    ConfigError: ExitCode.CONFIG,
-    RuntimeUnavailable: ExitCode.BOOT,
-}
-
-
-def _failed(report: Callable[[Report], None], error: Exception, code: ExitCode) -> ExitCode:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    report(Failed(reason[:1000]))
-    return code
-
-
-def _end(code: ExitCode) -> NoReturn:
-    """Exit at once: a run that cannot be interrupted must not keep the process, nor native threads crash its end."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-def _tie_to_parent(boot: _Boot) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != boot.parent_pid:  # it died before the line above
-        os._exit(ExitCode.FAILURE)
-    threading.Thread(target=_die_with, args=(boot.death,), name="death-watch", daemon=True).start()
-
-
-def _die_with(death: Connection) -> None:
-    """The parent never writes: the pipe becomes readable only when its last writer is gone."""
-    death.poll(None)
-    os._exit(ExitCode.FAILURE)
-
-
-class _Reporter:
-    """Sends reports from any thread of the child. A parent that is gone is the death pipe's affair."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-
-    def __call__(self, report: Report) -> None:
-        with self._lock, suppress(OSError):
-            self._connection.send(report)
+    Args:
+        own: processes that others wait for.
+    """
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if ended.si_pid in own:
+                return  # first in line; the rest is looked at when it has been handled
+            os.waitpid(ended.si_pid, 0)

@@ -3,8 +3,8 @@
 The handlers do nothing: the interpreter writes each signal's number to a socket, which the supervisor's loop waits on
 like on any other, so that nothing is ever decided in the middle of something else.
 
-SIGPIPE stays ignored, as Python has it: a reader of the log that goes away is the sink's affair. SIGQUIT writes the
-stacks of all threads to standard error and the node goes on, for whoever wonders what a silent node is doing.
+SIGPIPE stays ignored, as Python has it: a reader of the log that goes away is the sink's affair. A crash in native
+code leaves the stacks of all threads on standard error; SIGQUIT asks for them while the node goes on.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from __future__ import annotations
 import faulthandler
 import signal
 import socket
+import sys
+import threading
+import traceback
 from types import TracebackType
 from typing import Any, Self
 
-ENQUEUED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+ENQUEUED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 
 class SignalQueue:
@@ -39,11 +42,11 @@ class SignalQueue:
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in ENQUEUED:
             self._before[number] = signal.signal(number, _nothing)
-        faulthandler.register(signal.SIGQUIT, file=2, all_threads=True)
+        if not faulthandler.is_enabled():
+            faulthandler.enable()
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        faulthandler.unregister(signal.SIGQUIT)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
@@ -60,3 +63,13 @@ class SignalQueue:
 
 def _nothing(_: int, __: object) -> None:
     """The number is in the socket already."""
+
+
+def describe_threads() -> list[str]:
+    """Where every thread is, for whoever wonders what a silent node is doing: one line for each frame."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines = []
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented, whatever its name says
+        lines.append(f"thread {names.get(ident, ident)}:")
+        lines += [line for entry in traceback.format_stack(frame) for line in entry.splitlines()]
+    return lines

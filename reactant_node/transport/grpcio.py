@@ -26,6 +26,7 @@ from typing import Protocol
 from reactant_node.clock import NS_PER_SECOND
 from reactant_node.errors import (
     AddressInUse,
+    ConnectionLost,
     DeadlineExceeded,
     InvalidArgument,
     NodeError,
@@ -80,14 +81,16 @@ _CARRIER_FAILURE = re.compile(
 """How the texts begin that grpcio writes itself where there is no answer of the peer."""
 
 _CARRIER_REASONS = (
-    ("(?i)refused", "connection refused"),
-    ("(?i)timed out|timeout", "no answer"),
-    ("(?i)unreachable|cannot assign|not supported", "no route to it"),
-    ("(?i)resolv", "its name cannot be resolved"),
-    ("http1|http2 header|No status|parsing HTTP", "what answers is no gRPC server"),
-    ("", "connection lost"),
+    ("(?i)refused", Unavailable, "connection refused"),
+    ("(?i)keepalive|ping", ConnectionLost, "no answer"),
+    ("(?i)timed out|timeout", Unavailable, "no answer"),
+    ("(?i)unreachable|cannot assign|not supported", Unavailable, "no route to it"),
+    ("(?i)resolv", Unavailable, "its name cannot be resolved"),
+    ("http1|http2 header|No status|parsing HTTP", Unavailable, "what answers is no gRPC server"),
+    ("(?i)failed to connect", Unavailable, "connection lost"),
+    ("", ConnectionLost, "connection lost"),
 )
-"""What is to be seen in those texts, in our words; the first that fits."""
+"""What is to be seen in those texts, whether the peer had the call, and our words; the first that fits."""
 
 _METADATA_OPTIONS = (
     # 8 KiB, the default, is less than some single sign-on tokens; the hard limit follows.
@@ -300,8 +303,8 @@ class GrpcChannel:
             whose = f"{self._address} refused the request" if size["side"] == "SERVER" else "the reply was refused"
             return ResourceExhausted(f"{whose}: {size['size']} bytes, limit {size['limit']} (grpc.max_recv_msg_bytes)")
         if _CARRIER_FAILURE.match(details):
-            reason = next(words for sign, words in _CARRIER_REASONS if re.search(sign, details))
-            return Unavailable(f"{self._address} is gone: {reason}")
+            kind, reason = next((kind, words) for sign, kind, words in _CARRIER_REASONS if re.search(sign, details))
+            return kind(f"{self._address} is gone: {reason}")
         return from_status(status, details)
 
 

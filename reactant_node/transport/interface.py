@@ -109,7 +109,8 @@ class Channel(Protocol):
         """One unary call. `deadline_ns` is absolute and travels as grpc-timeout.
 
         Raises:
-            NodeError: by the peer's status (`errors.from_status`); `Unavailable` where the peer is gone, at once.
+            NodeError: by the peer's status (`errors.from_status`); `Unavailable` where the peer is gone, at once,
+                and `ConnectionLost`, one of them, where it went away with this call.
         """
         ...
 

@@ -7,6 +7,7 @@ value; the dispatch thread replaces entries, and a reader takes one reference an
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -37,6 +38,9 @@ _TRANSITIONS: Mapping[ModelState, frozenset[ModelState]] = {
 
 _MAX_VERSION = 2**63 - 1
 """Versions are 64-bit in Triton, which blames the argument for a larger one."""
+
+_NUMBER = re.compile(r"[0-9]{1,19}")
+"""As many digits as 64 bits have; Python itself refuses to read a number of some thousands."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +157,7 @@ class Catalog:
 
 
 def _version_error(model: ServedModel, version: str) -> NodeError:
-    if not version.isdecimal() or int(version) > _MAX_VERSION:
+    if not _NUMBER.fullmatch(version) or int(version) > _MAX_VERSION:
         return InvalidArgument(
             f"model '{model.name}': version {version[:40]!r} is not a version; use {model.version!r}"
         )

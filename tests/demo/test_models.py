@@ -9,13 +9,19 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from reactant_node.config.schema import Backend
+from reactant_node.runtime.ort import OrtRuntime
+
 SAMPLE = Path(__file__).parents[2] / "config" / "demo" / "digit.txt"
 
 
 def session(name: str) -> onnxruntime.InferenceSession:
     """A session for one bundled model, found as the installed package finds it."""
+    OrtRuntime(Backend.CPU, 1)  # the process's thread pool, which other tests may have made already
+    options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = False
     with as_file(files("reactant_node") / "demo" / name / "model.onnx") as path:
-        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def signature(arguments: list[onnxruntime.NodeArg]) -> dict[str, tuple[str, list[int | str]]]:

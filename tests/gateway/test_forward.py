@@ -11,6 +11,7 @@ import pytest
 from reactant_node.clock import NS_PER_SECOND, MonotonicClock
 from reactant_node.errors import (
     BY_STATUS,
+    ConnectionLost,
     DeadlineExceeded,
     InvalidArgument,
     NodeError,
@@ -156,6 +157,41 @@ def test_a_worker_that_dies_costs_its_calls_one_failover() -> None:
         gateway.channels["a"].break_off()
         gateway.discovery.remove("a")
         assert all(reply.startswith(b"b:") for reply in await asyncio.gather(*calls))
+
+    run(work())
+
+
+def trio() -> list[ScriptedWorker]:
+    """Three workers with one model."""
+    return [ScriptedWorker(name, "m") for name in "abc"]
+
+
+def test_a_request_that_kills_its_worker_goes_to_one_more_at_most() -> None:
+    """UNAVAILABLE after the second loss; a third worker never sees it, and serves on."""
+
+    async def work() -> None:
+        workers = trio()
+        for worker in workers[:2]:
+            worker.infer = raising(ConnectionLost(f"{worker.name} is gone: connection lost"))
+        gateway = await SmallGateway(*workers).start()
+        with pytest.raises(ConnectionLost, match="b is gone"):
+            await gateway.infer("m")
+        assert [worker.count("ModelInfer") for worker in workers] == [1, 1, 0]
+        assert outcomes(gateway) == {("ModelInfer", "m", "UNAVAILABLE"): 1}
+
+    run(work())
+
+
+@pytest.mark.parametrize("other", [Unavailable("connection refused"), NotFound("not here")])
+def test_a_lost_call_goes_on_past_workers_that_never_had_it(other: NodeError) -> None:
+    """Only workers that took the call along count."""
+
+    async def work() -> None:
+        workers = trio()
+        workers[0].infer = raising(ConnectionLost("a is gone: connection lost"))
+        workers[1].infer = raising(other)
+        gateway = await SmallGateway(*workers).start()
+        assert (await gateway.infer("m")).startswith(b"c:")
 
     run(work())
 

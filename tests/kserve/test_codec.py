@@ -60,7 +60,7 @@ def test_raw_inputs_arrive_bit_by_bit(tensors: list[NamedTensor]) -> None:
     """Raw tensors of every datatype and shape, scalars and empty ones included, arrive as they were sent."""
     decoded = decode(raw_request(*tensors))
     assert [same(*pair) for pair in zip(decoded.inputs, tensors, strict=True)] == [True] * len(tensors)
-    assert all(tensor.data.flags.aligned for tensor in decoded.inputs)
+    assert all(tensor.data.ctypes.data % 16 == 0 for tensor in decoded.inputs)
 
 
 @given(tensor_lists(named_tensors(typed=True)))
@@ -140,11 +140,16 @@ def test_request_fields_are_kept() -> None:
 
 
 def test_an_aligned_raw_input_is_read_in_place() -> None:
-    """A numeric raw entry is a read-only view of the message where its address suits the datatype."""
-    message = raw_request(NamedTensor("x", "UINT8", np.arange(100, dtype=np.uint8))).SerializeToString()
-    (tensor,) = decode_infer(message, now_ns=0).inputs
-    assert np.shares_memory(tensor.data, np.frombuffer(message, np.uint8))
-    assert not tensor.data.flags.writeable
+    """A numeric raw entry is a read-only view of the message where it lies as an array of its own would."""
+    in_place = 0
+    for padding in range(16):
+        message = raw_request(NamedTensor("x", "INT8", np.arange(100, dtype=np.int8)), id="i" * padding)
+        serialized = message.SerializeToString()
+        (tensor,) = decode_infer(serialized, now_ns=0).inputs
+        if np.shares_memory(tensor.data, np.frombuffer(serialized, np.uint8)):
+            in_place += 1
+            assert not tensor.data.flags.writeable
+    assert in_place >= 1
 
 
 def test_a_contiguous_output_is_sent_in_place() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from reactant_node.clock import Clock, MonotonicClock
-from reactant_node.errors import NodeError, NotFound, Unavailable
+from reactant_node.errors import ConnectionLost, NodeError, NotFound, Unavailable
 from reactant_node.gateway.discovery import Discovery, Endpoint
 from reactant_node.gateway.forward import Forwarder, ForwardLimits
 from reactant_node.gateway.observe import Recorder
@@ -166,14 +166,14 @@ class ScriptedChannel:
             return b"".join(await task)
         except asyncio.CancelledError:
             if self._dead:
-                raise Unavailable("connection reset") from None
+                raise ConnectionLost("connection reset") from None
             raise
         finally:
             task.cancel()
             self._in_flight.discard(task)
 
     def break_off(self) -> None:
-        """Every call in flight, and every later one, is UNAVAILABLE."""
+        """Every call in flight is lost, and every later one UNAVAILABLE."""
         self._dead = True
         for task in self._in_flight:
             task.cancel()

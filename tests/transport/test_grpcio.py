@@ -23,6 +23,7 @@ import pytest
 
 from reactant_node.errors import (
     AddressInUse,
+    ConnectionLost,
     DeadlineExceeded,
     InvalidArgument,
     NodeError,
@@ -282,14 +283,14 @@ async def test_a_peer_that_breaks_off_is_gone(answer: bytes, reason: str) -> Non
             "no answer",
         ),
         ("UNAVAILABLE", "errors resolving h:1: [field:hostname lookup]", Unavailable, "its name cannot be resolved"),
-        ("UNAVAILABLE", "Socket closed", Unavailable, "connection lost"),
-        ("UNAVAILABLE", "recvmsg:Connection reset by peer", Unavailable, "connection lost"),
-        ("UNAVAILABLE", "keepalive watchdog timeout", Unavailable, "no answer"),
-        ("CANCELLED", "Received RST_STREAM with error code 8", Unavailable, "connection lost"),
+        ("UNAVAILABLE", "Socket closed", ConnectionLost, "connection lost"),
+        ("UNAVAILABLE", "recvmsg:Connection reset by peer", ConnectionLost, "connection lost"),
+        ("UNAVAILABLE", "keepalive watchdog timeout", ConnectionLost, "no answer"),
+        ("CANCELLED", "Received RST_STREAM with error code 8", ConnectionLost, "connection lost"),
         (
             "INTERNAL",
             "Stream removed (RST_STREAM (Received RST_STREAM with error code 2))",
-            Unavailable,
+            ConnectionLost,
             "connection lost",
         ),
         ("UNIMPLEMENTED", "Received http2 header with status: 404", Unavailable, "what answers is no gRPC server"),
@@ -314,7 +315,7 @@ def test_the_librarys_own_texts_become_ours(code: str, details: str, kind: type[
     translated = channel._translated(error)
     assert type(translated) is kind
     assert message in translated.message
-    assert ("h:1 is gone: " in translated.message) == (kind is Unavailable and "model" not in details)
+    assert ("h:1 is gone: " in translated.message) == (issubclass(kind, Unavailable) and "model" not in details)
 
 
 SERVER = """
@@ -333,7 +334,7 @@ asyncio.run(main())
 
 @on_loop
 async def test_a_killed_peer_is_noticed_at_once() -> None:
-    """Kill -9 of the peer's process fails the calls in flight as Unavailable, and the next one too, without waiting."""
+    """Kill -9 of the peer's process fails the calls in flight as ConnectionLost, the next as Unavailable, at once."""
     with subprocess.Popen([sys.executable, "-c", SERVER], cwd=ROOT, stdout=subprocess.PIPE) as process:  # noqa: ASYNC220 - quick
         assert process.stdout is not None
         address = Address("127.0.0.1", int(process.stdout.readline()))
@@ -344,10 +345,11 @@ async def test_a_killed_peer_is_noticed_at_once() -> None:
         process.send_signal(signal.SIGKILL)
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert {(type(outcome), str(outcome)) for outcome in outcomes} == {
-            (Unavailable, f"{address} is gone: connection lost")
+            (ConnectionLost, f"{address} is gone: connection lost")
         }
-        with pytest.raises(Unavailable, match="is gone"):
+        with pytest.raises(Unavailable, match="is gone") as next_one:
             await channel.call(WAIT, b"")
+        assert next_one.type is Unavailable
         await channel.close()
 
 
