@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from typing import Any
 
 from reactant_node.clock import NS_PER_SECOND, Clock, MonotonicClock
 from reactant_node.config.schema import WorkerConfig
@@ -115,8 +116,7 @@ class Worker:
             service = InferenceService(self._config, runtime.platform, self._catalog, self._dispatcher, self._clock)
             stack.callback(asyncio.create_task(self._beat(service)).cancel)
             metrics_port = self._start_admin(service, stack)
-            await self._load_models(runtime, stop)
-            if stop.is_set():
+            if await _interrupted(stop, self._load_models(runtime)):
                 return
             listener = await self._start_listener(service, metrics_port, stack)
             await stop.wait()
@@ -167,13 +167,11 @@ class Worker:
         service.turn_unready(reason)
         self._dispatcher.abandon_run(reason)
 
-    async def _load_models(self, runtime: Runtime, stop: asyncio.Event) -> None:
+    async def _load_models(self, runtime: Runtime) -> None:
         snapshot = scan(self._config.model_dirs, self._config.models_include)
         self._list(snapshot)
         total = len(snapshot.models)
         for done, folder in enumerate(snapshot.models, start=1):
-            if stop.is_set():
-                return
             await self._dispatcher.call(partial(self._load, runtime, folder))
             self._report(Loading(done, total))
         self._catalog.complete()
@@ -213,6 +211,20 @@ class Worker:
     def _refuse(self, model: ServedModel, reason: str) -> None:
         self._catalog.put(model.moved_to(ModelState.UNAVAILABLE, reason=reason))
         _log.error("model cannot be served: %s", reason, extra={"model": model.name})
+
+
+async def _interrupted(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work; True where `stop` came first: a load that has long to go is not waited for, it ends with us."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    if stop.is_set():
+        return True
+    await tasks[0]
+    return False
 
 
 def _warn(model: str, warnings: Sequence[str]) -> None:

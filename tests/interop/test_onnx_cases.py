@@ -29,8 +29,8 @@ LEAST_SERVED = 1600
 REASONS = {
     "ONNX Runtime refuses the model",
     "a datatype goes in or out that KServe lacks",
-    "a seq goes in or out",
-    "a optional goes in or out",
+    "seq(...) goes in or out",
+    "optional(...) goes in or out",
 }
 """All the reasons there may be for a case to be left out."""
 

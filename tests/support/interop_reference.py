@@ -69,7 +69,7 @@ class Reference:
 def _datatype(node: Any) -> str:
     match = _TENSOR.fullmatch(node.type)
     if match is None:
-        raise NotServed(f"a {node.type.partition('(')[0]} goes in or out")
+        raise NotServed(f"{node.type.partition('(')[0]}(...) goes in or out")
     if match.group(1) not in KSERVE_BY_ONNX:
         raise NotServed("a datatype goes in or out that KServe lacks")
     return KSERVE_BY_ONNX[match.group(1)]
