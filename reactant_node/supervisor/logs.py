@@ -124,7 +124,7 @@ def _own_event(line: bytes) -> dict[str, object] | None:
     if not line.startswith(b'{"time":'):
         return None
     try:
-        event = json.loads(line)
-    except ValueError:
+        event = json.loads(line, parse_constant=int)  # NaN is no JSON, and no integer
+    except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and "message" in event else None

@@ -28,13 +28,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import IO
 
+from reactant_node.errors import ExitCode
 from reactant_node.reports import Report
 from reactant_node.supervisor.bootstrap import Order, run_child
 from reactant_node.supervisor.spec import ChildSpec
@@ -44,7 +43,17 @@ READ_BYTES = 64 * 1024
 
 _MAX_REPORT_BYTES = 64 * 1024
 
-_BOOT = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle.load(sys.stdin.buffer)()"
+_BOOT = f"""\
+import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+try:
+    run = pickle.load(sys.stdin.buffer)
+except ImportError as error:
+    print("this node's own code cannot be loaded:", error, file=sys.stderr)
+    sys.exit({ExitCode.BOOT:d})
+run()
+"""
+"""A checkout that is another version's, or an unpacked zipapp that somebody has removed, would be so again."""
 
 
 class ChildProcess:
@@ -90,7 +99,10 @@ class ChildProcess:
             raise EOFError from error
         if not message:
             raise EOFError
-        report: Report = pickle.loads(message)  # noqa: S301 - from our own child, over an unnamed socket
+        try:
+            report: Report = pickle.loads(message)  # noqa: S301 - from our own child, over an unnamed socket
+        except Exception as error:  # a checkout may have words that this parent does not know
+            raise EOFError from error
         return report
 
     def send(self, number: signal.Signals) -> None:
@@ -118,16 +130,15 @@ class ChildProcess:
         self.reports.close()
 
 
-def spawn(spec: ChildSpec, *, workspace_root: str, folder: Path) -> ChildProcess:
+def spawn(spec: ChildSpec, *, workspace_root: str) -> ChildProcess:
     """Start a child.
 
     Args:
         spec: what to run.
         workspace_root: a checkout that it loads from, or empty.
-        folder: writable; holds a file without a name for a moment.
 
     Raises:
-        OSError: no process, descriptor or room is to be had.
+        OSError: no process or descriptor is to be had.
     """
     with ExitStack() as ours, ExitStack() as its:
         log_reader, log_writer = os.pipe()
@@ -136,7 +147,7 @@ def spawn(spec: ChildSpec, *, workspace_root: str, folder: Path) -> ChildProcess
         reports, child_reports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.enter_context(reports)
         its.enter_context(child_reports)
-        orders = its.enter_context(tempfile.TemporaryFile(dir=folder))
+        orders = its.enter_context(os.fdopen(os.memfd_create("orders"), "w+b"))  # no folder to fill up or vanish
         _write_orders(orders, spec, child_reports.fileno(), workspace_root)
         process = subprocess.Popen(
             [sys.executable, *_flags(), "-c", _BOOT, "reactant-node", spec.name],

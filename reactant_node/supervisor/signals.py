@@ -43,7 +43,7 @@ class SignalQueue:
         for number in ENQUEUED:
             self._before[number] = signal.signal(number, _nothing)
         if not faulthandler.is_enabled():
-            faulthandler.enable()
+            faulthandler.enable(file=2)  # `sys.stderr` is None where the node was started without one
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:

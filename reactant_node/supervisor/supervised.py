@@ -242,7 +242,7 @@ class SupervisedChild:
         name, around = self.spec.name, self._around
         oom_kills_before = oom_kills()
         try:
-            process = spawn(self.spec, workspace_root=around.workspace_root, folder=around.runtime_dir)
+            process = spawn(self.spec, workspace_root=around.workspace_root)
         except OSError as error:
             _log.error("failed to spawn %s: %s", name, error)
             self.handle(Exited(ExitCode.FAILURE))

@@ -30,6 +30,7 @@ from reactant_node.reports import HEARTBEAT_INTERVAL_SECONDS, Heartbeat, Loading
 from reactant_node.runtime.interface import Runtime
 from reactant_node.runtime.loading import load_model
 from reactant_node.runtime.ort import OrtRuntime
+from reactant_node.scheduling.batching import BatchLimits
 from reactant_node.telemetry.admin import AdminServer, AdminSource
 from reactant_node.transport.grpcio import GrpcTransport
 from reactant_node.transport.interface import Address, Listener, MessageLimits, Transport
@@ -97,7 +98,7 @@ class Worker:
         self._transport = transport
         self._clock = clock or MonotonicClock()
         self._catalog = Catalog()
-        self._dispatcher = Dispatcher(self._clock, max_queue_depth=config.scheduler.max_queue_depth)
+        self._dispatcher = Dispatcher(self._clock, config.scheduler)
 
     def __repr__(self) -> str:
         return f"<Worker {self._config.name} {self._catalog!r} {self._dispatcher!r}>"
@@ -202,6 +203,8 @@ class Worker:
             self._refuse(model, f"{type(error).__name__}: {error}")
             return
         axis = loaded.batch_axis
+        limits = BatchLimits(coalescable=axis.axis is not None, max_rows=axis.max_rows)
+        self._dispatcher.add_model(folder.name, limits)
         self._catalog.put(model.moved_to(ModelState.READY, session=loaded.session, batch_axis=axis))
         seconds = (self._clock.now_ns() - started_ns) / NS_PER_SECOND
         fields = {"model": folder.name, "version": folder.version, "seconds": f"{seconds:.2f}", "batching": axis.reason}

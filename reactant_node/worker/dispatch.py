@@ -1,12 +1,15 @@
 """The one thread that owns the sessions and runs them, one execution at a time.
 
-The transport loop hands a request over once, as a `Job`, and gets one answer back, by a future on its loop.
-Requests wait in one queue, oldest first, bounded per model. Commands (loading a model) go before requests and
-run on the same thread, so that nothing else ever touches a session: no lock is held around device work.
+The transport loop hands a request over once, as a `Job`, and gets one answer back, by a future on its loop. What runs
+next, and which requests share an execution, is the scheduler's decision (`scheduling/`); this thread asks it whenever
+the device is free, runs the batch, and gives each caller its own rows. Commands (loading a model) go before requests
+and run on the same thread, so that nothing else ever touches a session: no lock is held around device work.
 
-Ownership: the queue and the depths are shared under `_lock`; `_running` and the counters are written by the
-dispatch thread alone and read by others as single references. A job is finished exactly once: whoever takes it
-out of the queue (the thread to run it, `cancel`, `stop`) is the one who finishes it.
+One bad request never spoils its neighbours: when a joined run fails, its members run once each, by themselves.
+
+Ownership: the scheduler, the commands and the tallies are guarded by `_lock`; `_running` is written by the dispatch
+thread alone and read as one reference. A request is finished exactly once: whoever takes it out of the scheduler (the
+thread to run it or to tell that it is late, a caller that goes away, `_close`) is the one who finishes it.
 """
 
 from __future__ import annotations
@@ -14,62 +17,36 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from reactant_node.errors import DeadlineExceeded, Internal, NodeError, ResourceExhausted, Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from reactant_node.clock import Clock
-    from reactant_node.runtime.interface import Session
-    from reactant_node.tensors import NamedTensor
+from reactant_node.clock import NS_PER_SECOND, Clock
+from reactant_node.config.schema import SchedulerConfig
+from reactant_node.errors import DeadlineExceeded, Internal, NodeError, Unavailable
+from reactant_node.scheduling.batching import BatchLimits
+from reactant_node.scheduling.model_state import Batch
+from reactant_node.scheduling.queues import Ticket
+from reactant_node.scheduling.scheduler import Scheduler, SchedulerSnapshot
+from reactant_node.tensors import NamedTensor
+from reactant_node.worker.batch import Job, run_together
 
 T = TypeVar("T")
 
-QUEUE_WAITS_KEPT = 1024
-"""Queue waits remembered per model for the quantile series (SCH-10)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """One execution to be made.
-
-    Attributes:
-        model: name, for queue bounds and counters.
-        session: the session that was ready when the request was accepted.
-        inputs: checked against the session's signature.
-        outputs: names wanted, in order.
-        rows: extent of the batch axis, 1 where there is none.
-        deadline_ns: absolute, or None.
-    """
-
-    model: str
-    session: Session
-    inputs: tuple[NamedTensor, ...]
-    outputs: tuple[str, ...]
-    rows: int = 1
-    deadline_ns: int | None = None
+Outcome = list[NamedTensor] | BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCounters:
-    """What the dispatch thread has done for one model, cumulative.
+    """What the device has done for one model, cumulative.
 
     Attributes:
-        executions: runs on the device.
-        requests: requests inside them.
-        rows: batch-axis rows inside them.
-        compute_ns: time on the device.
-        queue_waits_ns: the newest waits from enqueueing to the start of the run.
+        executions: runs, failed ones included.
+        compute_ns: their time.
     """
 
     executions: int = 0
-    requests: int = 0
-    rows: int = 0
     compute_ns: int = 0
-    queue_waits_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +54,16 @@ class DispatcherStatistics:
     """A snapshot.
 
     Attributes:
-        queue_depths: waiting requests per model that has any.
+        scheduler: queues, waits, costs and batches.
+        counters: per model that ever ran.
         busy_since_ns: when the run on the device began, None when idle.
         loading: a command is running.
-        counters: per model that ever ran.
     """
 
-    queue_depths: Mapping[str, int]
+    scheduler: SchedulerSnapshot
+    counters: Mapping[str, ModelCounters]
     busy_since_ns: int | None
     loading: bool
-    counters: Mapping[str, ModelCounters]
 
 
 @dataclass(slots=True, eq=False)
@@ -94,54 +71,46 @@ class _Waiting:
     job: Job
     future: asyncio.Future[list[NamedTensor]]
     loop: asyncio.AbstractEventLoop
-    enqueued_ns: int
 
-    def finish(self, result: list[NamedTensor] | BaseException) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """Complete the future on its loop; a loop that is closed has nobody waiting."""
-        _call_soon(self.loop, _complete, self.future, result)
-
-
-@dataclass(slots=True, eq=False)
-class _Tally:
-    executions: int = 0
-    requests: int = 0
-    rows: int = 0
-    compute_ns: int = 0
-    waits_ns: deque[int] = field(default_factory=lambda: deque(maxlen=QUEUE_WAITS_KEPT))
-
-    def counters(self) -> ModelCounters:
-        return ModelCounters(self.executions, self.requests, self.rows, self.compute_ns, tuple(self.waits_ns))
+        _call_soon(self.loop, _complete, self.future, outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    waiting: _Waiting | None
+    """What is on the device: requests, or a command where there are none."""
+
+    members: tuple[_Waiting, ...]
     since_ns: int
 
 
 class Dispatcher:
     """Owns the dispatch thread. `infer` and `call` are for the transport loop; see the module for who owns what."""
 
-    def __init__(self, clock: Clock, *, max_queue_depth: int) -> None:
+    def __init__(self, clock: Clock, config: SchedulerConfig) -> None:
         self._clock = clock
-        self._max_queue_depth = max_queue_depth
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._queue: deque[_Waiting] = deque()
+        self._scheduler: Scheduler[_Waiting] = Scheduler(config)
         self._commands: deque[Callable[[], None]] = deque()
-        self._depths: dict[str, int] = {}
-        self._tallies: dict[str, _Tally] = {}
+        self._counters: dict[str, ModelCounters] = {}
         self._running: _Running | None = None
         self._closed_reason: str | None = None
         self._thread = threading.Thread(target=self._main, name="dispatch", daemon=True)
 
     def __repr__(self) -> str:
         busy = "running" if self._running else "idle"
-        return f"<Dispatcher {self._closed_reason or busy}, {len(self._queue)} queued>"
+        return f"<Dispatcher {self._closed_reason or busy}, {self._scheduler!r}>"
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def add_model(self, name: str, limits: BatchLimits) -> None:
+        """Accept requests for a model; see `Scheduler.add_model`."""
+        with self._lock:
+            self._scheduler.add_model(name, limits)
 
     async def infer(self, job: Job) -> list[NamedTensor]:
         """Queue a request and wait for its outputs. Cancelling the caller takes it out of the queue.
@@ -153,12 +122,18 @@ class Dispatcher:
             InvalidArgument, Internal: what the run raised.
         """
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(job, loop.create_future(), loop, self._clock.now_ns())
-        self._enqueue(waiting)
+        waiting = _Waiting(job, loop.create_future(), loop)
+        ticket = Ticket(waiting, self._clock.now_ns(), job.rows, job.variant, job.deadline_ns)
+        with self._wake:
+            if self._closed_reason is not None:
+                raise Unavailable(self._closed_reason)
+            self._scheduler.enqueue(job.model, ticket)
+            self._wake.notify()
         try:
             return await waiting.future
         except asyncio.CancelledError:
-            self._withdraw(waiting)
+            with self._lock:
+                self._scheduler.withdraw(ticket)
             raise
 
     async def call(self, command: Callable[[], T]) -> T:
@@ -181,13 +156,13 @@ class Dispatcher:
         return await future
 
     def abandon_run(self, reason: str) -> None:
-        """Answer the caller of a run that is past its limit, and everybody behind it; accept nothing more.
+        """Answer the callers of a run that is past its limit, and everybody behind it; accept nothing more.
 
         The run itself cannot be interrupted: the supervisor replaces this process.
         """
         running = self._running
-        if running is not None and running.waiting is not None:
-            running.waiting.finish(Internal(reason))
+        for waiting in running.members if running is not None else ():
+            waiting.finish(Internal(reason))
         self._close(reason)
 
     def stop(self, timeout_seconds: float) -> bool:
@@ -200,107 +175,86 @@ class Dispatcher:
         """A snapshot, from any thread."""
         running = self._running
         with self._lock:
-            depths = dict(self._depths)
-            counters = {model: tally.counters() for model, tally in self._tallies.items()}
-        return DispatcherStatistics(
-            queue_depths=depths,
-            busy_since_ns=running.since_ns if running is not None and running.waiting is not None else None,
-            loading=running is not None and running.waiting is None,
-            counters=counters,
-        )
-
-    def _enqueue(self, waiting: _Waiting) -> None:
-        model = waiting.job.model
-        with self._wake:
-            if self._closed_reason is not None:
-                raise Unavailable(self._closed_reason)
-            depth = self._depths.get(model, 0)
-            if depth >= self._max_queue_depth:
-                raise ResourceExhausted(
-                    f"model '{model}': {depth} requests are queued, the limit of scheduler.max_queue_depth; try later"
-                )
-            self._depths[model] = depth + 1
-            self._queue.append(waiting)
-            self._wake.notify()
-
-    def _withdraw(self, waiting: _Waiting) -> None:
-        with self._lock:
-            try:
-                self._queue.remove(waiting)
-            except ValueError:
-                return  # it is running, or done
-            self._forget_depth(waiting.job.model)
-
-    def _forget_depth(self, model: str) -> None:
-        self._depths[model] -= 1
-        if not self._depths[model]:
-            del self._depths[model]
+            return DispatcherStatistics(
+                scheduler=self._scheduler.statistics(self._clock.now_ns()),
+                counters=dict(self._counters),
+                busy_since_ns=running.since_ns if running is not None and running.members else None,
+                loading=running is not None and not running.members,
+            )
 
     def _close(self, reason: str) -> None:
         with self._wake:
             self._closed_reason = self._closed_reason or reason
-            left, self._queue = self._queue, deque()
-            self._depths.clear()
+            left = self._scheduler.drain()
             self._wake.notify()
-        for waiting in left:
-            waiting.finish(Unavailable(reason))
+        for ticket in left:
+            ticket.payload.finish(Unavailable(reason))
 
     def _main(self) -> None:
         while (work := self._next()) is not None:
-            if isinstance(work, _Waiting):
+            if isinstance(work, Batch):
                 self._execute(work)
             else:
-                self._command(work)
+                self._running = _Running((), self._clock.now_ns())
+                work()
+                self._running = None
 
-    def _next(self) -> _Waiting | Callable[[], None] | None:
-        with self._wake:
-            while not self._commands and not self._queue:
-                if self._closed_reason is not None:
-                    return None
-                self._wake.wait()
-            if self._commands:
-                return self._commands.popleft()
-            waiting = self._queue.popleft()
-            self._forget_depth(waiting.job.model)
-            return waiting
+    def _next(self) -> Batch[_Waiting] | Callable[[], None] | None:
+        """The next thing to do; waits for it. None: there is nothing more to come."""
+        while True:
+            with self._wake:
+                if self._commands:
+                    return self._commands.popleft()
+                plan = self._scheduler.plan_dispatch(self._clock.now_ns())
+                if plan.batch is None and not plan.expired:
+                    if self._closed_reason is not None:
+                        return None
+                    self._wake.wait(self._seconds_until(plan.wake_ns))
+            for ticket in plan.expired:
+                ticket.payload.finish(_late(ticket.payload.job.model))
+            if plan.batch is not None:
+                return plan.batch
 
-    def _command(self, command: Callable[[], None]) -> None:
-        self._running = _Running(None, self._clock.now_ns())
-        command()
+    def _seconds_until(self, wake_ns: int | None) -> float | None:
+        return None if wake_ns is None else max(0, wake_ns - self._clock.now_ns()) / NS_PER_SECOND
+
+    def _execute(self, batch: Batch[_Waiting]) -> None:
+        """Run a batch and answer its members; where it fails as a whole, run them one by one."""
+        members = tuple(ticket.payload for ticket in batch.tickets)
+        outcomes = self._run(batch.model, members, batch.batch_size)
+        if len(members) > 1 and isinstance(outcomes[0], BaseException):
+            outcomes = [self._run(batch.model, (member,), member.job.rows)[0] for member in members]
+        for member, outcome in zip(members, outcomes, strict=True):
+            member.finish(outcome)
+
+    def _run(self, model: str, members: tuple[_Waiting, ...], batch_size: int) -> Sequence[Outcome]:
+        """One execution: an answer per member, or one error for all of them."""
+        started_ns = self._clock.now_ns()
+        self._running = _Running(members, started_ns)
+        outcomes = _answers([member.job for member in members], batch_size)
         self._running = None
-
-    def _execute(self, waiting: _Waiting) -> None:
-        job, started_ns = waiting.job, self._clock.now_ns()
-        if waiting.future.done():
-            return  # cancelled between leaving the queue and now
-        if job.deadline_ns is not None and started_ns >= job.deadline_ns:
-            waiting.finish(DeadlineExceeded(f"model '{job.model}': the deadline passed while the request was queued"))
-            return
-        self._running = _Running(waiting, started_ns)
-        outcome = _run(job)
-        self._running = None
-        self._record(waiting, started_ns, self._clock.now_ns())
-        waiting.finish(outcome)
-
-    def _record(self, waiting: _Waiting, started_ns: int, ended_ns: int) -> None:
+        ended_ns = self._clock.now_ns()
         with self._lock:
-            tally = self._tallies.setdefault(waiting.job.model, _Tally())
-            tally.executions += 1
-            tally.requests += 1
-            tally.rows += waiting.job.rows
-            tally.compute_ns += ended_ns - started_ns
-            tally.waits_ns.append(started_ns - waiting.enqueued_ns)
+            before = self._counters.get(model, ModelCounters())
+            self._counters[model] = ModelCounters(before.executions + 1, before.compute_ns + ended_ns - started_ns)
+            succeeded = not isinstance(outcomes[0], BaseException)
+            self._scheduler.record(model, batch_size, ended_ns - started_ns, ended_ns, succeeded=succeeded)
+        return outcomes
 
 
-def _run(job: Job) -> list[NamedTensor] | BaseException:
+def _answers(jobs: Sequence[Job], batch_size: int) -> Sequence[Outcome]:
     try:
-        return job.session.run(job.inputs, job.outputs)
+        return run_together(jobs, batch_size)
     except NodeError as error:
-        return error
+        return [error] * len(jobs)
     except Exception as error:  # noqa: BLE001 - one request's failure must not end the dispatch thread
-        internal = Internal(f"model '{job.model}': {type(error).__name__}: {error}")
+        internal = Internal(f"model '{jobs[0].model}': {type(error).__name__}: {error}")
         internal.__cause__ = error
-        return internal
+        return [internal] * len(jobs)
+
+
+def _late(model: str) -> DeadlineExceeded:
+    return DeadlineExceeded(f"model '{model}': the deadline passed while the request was queued")
 
 
 def _complete(future: asyncio.Future[Any], outcome: object) -> None:

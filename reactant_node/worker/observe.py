@@ -11,7 +11,7 @@ from reactant_node.config.schema import WorkerConfig
 from reactant_node.telemetry.admin import ModelRow, Status, WorkerRow
 from reactant_node.telemetry.metrics import Metric, Rendered, family, process_families, render, with_labels
 from reactant_node.worker.catalog import Catalog, ModelState
-from reactant_node.worker.dispatch import Dispatcher, ModelCounters
+from reactant_node.worker.dispatch import Dispatcher
 from reactant_node.worker.service import InferenceService
 
 QUANTILES = (0.5, 0.99)
@@ -75,29 +75,24 @@ class WorkerObserver:
 
     def _dispatch_families(self) -> Iterator[Metric]:
         dispatch = self._dispatcher.statistics()
-        counters = dispatch.counters
+        counters, models = dispatch.counters, dispatch.scheduler.models
         yield family("worker_dispatch_total", [((model,), it.executions) for model, it in counters.items()])
         yield family(
             "worker_compute_seconds_total",
             [((model,), it.compute_ns / NS_PER_SECOND) for model, it in counters.items()],
         )
-        yield family("worker_requests_served_total", [((model,), it.requests) for model, it in counters.items()])
-        yield family("worker_rows_served_total", [((model,), it.rows) for model, it in counters.items()])
-        depths = dispatch.queue_depths
-        yield family("worker_queue_depth", [((model,), depths.get(model, 0)) for model in self._catalog.models])
+        yield family("worker_requests_served_total", [((model,), it.requests) for model, it in models.items()])
+        yield family("worker_rows_served_total", [((model,), it.rows) for model, it in models.items()])
+        yield family("worker_queue_depth", [((model,), it.queue_depth) for model, it in models.items()])
+        yield family(
+            "worker_model_max_batch_size", [((model,), it.effective_max_batch_size) for model, it in models.items()]
+        )
         yield family(
             "worker_queue_wait_seconds",
             [
-                ((model, str(quantile)), seconds)
-                for model, it in counters.items()
-                for quantile, seconds in _quantiles(it)
+                ((model, str(quantile)), it.wait_ns(quantile) / NS_PER_SECOND)
+                for model, it in models.items()
+                if it.waits_ns
+                for quantile in QUANTILES
             ],
         )
-
-
-def _quantiles(counters: ModelCounters) -> Iterator[tuple[float, float]]:
-    """Nearest-rank quantiles of the newest waits, in seconds (SCH-10)."""
-    waits = sorted(counters.queue_waits_ns)
-    for quantile in QUANTILES:
-        rank = max(0, -(-round(quantile * 100) * len(waits) // 100) - 1)
-        yield quantile, waits[rank] / NS_PER_SECOND

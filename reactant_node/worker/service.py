@@ -20,8 +20,9 @@ from reactant_node.models.signature import batch_rows, check_request
 from reactant_node.telemetry.calls import CallRecorder, CallStatistics, Measurement
 from reactant_node.tensors import InferReply, InferRequest
 from reactant_node.transport.interface import Buffer, CallContext, Handler, Routes
+from reactant_node.worker.batch import Job
 from reactant_node.worker.catalog import Catalog, ModelState, ServedModel
-from reactant_node.worker.dispatch import Dispatcher, Job
+from reactant_node.worker.dispatch import Dispatcher
 
 SERVER_NAME = "ReactantServer"
 """As the reference calls itself (RPC-2), so that tools written for the one recognise the other."""
@@ -102,6 +103,7 @@ class InferenceService:
             session=session,
             inputs=request.inputs,
             outputs=request.outputs or tuple(spec.name for spec in signature.outputs),
+            axis=model.batch_axis.axis if model.batch_axis else None,
             rows=batch_rows(model.batch_axis, request.inputs),
             deadline_ns=request.deadline_ns,
         )

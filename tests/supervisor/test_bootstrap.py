@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +21,9 @@ from tests.support import supervisor_children as children
 from tests.support.node import LIMIT_SECONDS, ROOT, wait_until
 
 
-def start(tmp_path: Path, target: Callable[..., None], *args: object) -> ChildProcess:
+def start(target: Callable[..., None], *args: object) -> ChildProcess:
     """Start a child."""
-    return spawn(ChildSpec("worker0", target, args), workspace_root="", folder=tmp_path)
+    return spawn(ChildSpec("worker0", target, args), workspace_root="")
 
 
 def end_of(process: ChildProcess) -> tuple[int | None, str, str]:
@@ -53,36 +52,36 @@ def end_of(process: ChildProcess) -> tuple[int | None, str, str]:
     ],
 )
 def test_an_error_becomes_an_exit_code_a_reason_and_a_log(
-    tmp_path: Path, kind: str, code: ExitCode, reason: str, traceback: bool
+    kind: str, code: ExitCode, reason: str, traceback: bool
 ) -> None:
     """One line where the message says it all, a traceback where it does not."""
-    assert (found := end_of(start(tmp_path, children.fail, kind)))[:2] == (code, reason)
+    assert (found := end_of(start(children.fail, kind)))[:2] == (code, reason)
     assert reason.rsplit(maxsplit=1)[-1] in found[2]
     assert ("Traceback" in found[2]) == traceback
 
 
-def test_returning_is_the_proper_end(tmp_path: Path) -> None:
+def test_returning_is_the_proper_end() -> None:
     """Exit code 0, without a word."""
-    assert end_of(start(tmp_path, children.end)) == (0, "", "")
+    assert end_of(start(children.end)) == (0, "", "")
 
 
-def test_a_long_reason_is_cut(tmp_path: Path) -> None:
+def test_a_long_reason_is_cut() -> None:
     """It has to fit a message, and a line."""
-    code, reason, _ = end_of(start(tmp_path, children.fail, "long"))
+    code, reason, _ = end_of(start(children.fail, "long"))
     assert (code, reason) == (ExitCode.FAILURE, "x" * 1000)
 
 
-def test_arguments_that_cannot_be_loaded_are_told_like_a_missing_module(tmp_path: Path) -> None:
+def test_arguments_that_cannot_be_loaded_are_told_like_a_missing_module() -> None:
     """A checkout that lacks what the parent sends cannot boot; that is no crash loop for ever."""
-    code, reason, output = end_of(start(tmp_path, children.end, children.Unloadable()))
+    code, reason, output = end_of(start(children.end, children.Unloadable()))
     assert code == ExitCode.BOOT
     assert "no module named nothing" in reason
     assert "a module cannot be loaded" in output
 
 
-def test_the_last_words_of_a_crash_come_out(tmp_path: Path) -> None:
+def test_the_last_words_of_a_crash_come_out() -> None:
     """What was printed and not flushed, native words, half a line, and the stacks at the moment of death."""
-    code, _, output = end_of(start(tmp_path, children.abort_in_mid_sentence))
+    code, _, output = end_of(start(children.abort_in_mid_sentence))
     assert code == -signal.SIGABRT
     for words in (
         "printed and not flushed\n",
@@ -95,9 +94,9 @@ def test_the_last_words_of_a_crash_come_out(tmp_path: Path) -> None:
     assert "abort_in_mid_sentence" in output
 
 
-def test_an_interrupt_is_the_parents_affair(tmp_path: Path) -> None:
+def test_an_interrupt_is_the_parents_affair() -> None:
     """A child goes on, and says nothing of it."""
-    process = start(tmp_path, children.serve)
+    process = start(children.serve)
     wait_until(lambda: process.read_report() is not None, "it runs")
     for _ in range(3):
         process.send(signal.SIGINT)
@@ -106,9 +105,9 @@ def test_an_interrupt_is_the_parents_affair(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [children.serve, children.start_slowly])
-def test_a_child_ends_when_its_sockets_other_end_does(tmp_path: Path, target: Callable[..., None]) -> None:
+def test_a_child_ends_when_its_sockets_other_end_does(target: Callable[..., None]) -> None:
     """Which only the parent holds: the companion of the kernel's signal."""
-    process = start(tmp_path, target)
+    process = start(target)
     wait_until(lambda: process.read_report() is not None, "it runs")
     process.reports.close()
     wait_until(lambda: process.exit_code() == ExitCode.FAILURE, "its end")

@@ -108,7 +108,17 @@ def test_a_childs_own_event_keeps_its_fields() -> None:
     assert json.loads(line) == {**own, "source": "worker1"}
 
 
-@pytest.mark.parametrize("line", [b'{"time": 1', b'{"time": 1}', b'{"other": 1, "message": "m"}', b"[1]"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"time": 1',
+        b'{"time": 1}',
+        b'{"other": 1, "message": "m"}',
+        b"[1]",
+        b'{"time": NaN, "message": "m"}',
+        b'{"time":' + 5000 * b"[",  # deeper than a parser goes
+    ],
+)
 def test_what_only_looks_like_an_event_is_a_message(line: bytes) -> None:
     """Half a line, or somebody else's JSON."""
     event = json.loads(LineFormat("json").line("worker0", line, TIME))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from reactant_node.errors import ExitCode
 from reactant_node.reports import Ready, Report
 from reactant_node.supervisor.process import ChildProcess, reap_orphans, spawn
 from reactant_node.supervisor.spec import ChildSpec
@@ -26,7 +27,6 @@ from tests.support.node import LIMIT_SECONDS, is_alive, wait_until
 
 @contextmanager
 def started(
-    tmp_path: Path,
     target: Callable[..., None],
     *args: object,
     environment: dict[str, str | None] | None = None,
@@ -34,7 +34,7 @@ def started(
 ) -> Iterator[ChildProcess]:
     """A child, killed afterwards."""
     spec = ChildSpec("worker0", target, args, environment or {})
-    process = spawn(spec, workspace_root=workspace_root, folder=tmp_path)
+    process = spawn(spec, workspace_root=workspace_root)
     try:
         yield process
     finally:
@@ -46,7 +46,7 @@ def started(
 def born_with(tmp_path: Path, argument: str = "ärgument", **settings: Any) -> dict[str, Any]:
     """What a child says of itself."""
     file = tmp_path / "born.json"
-    with started(tmp_path, children.describe, str(file), argument, **settings):
+    with started(children.describe, str(file), argument, **settings):
         wait_until(file.exists, "the child's description")
         document: dict[str, Any] = json.loads(file.read_text())
     return document
@@ -110,9 +110,9 @@ def test_the_working_folder_cannot_slip_in_a_module(tmp_path: Path, monkeypatch:
     assert born_with(tmp_path)["arguments"] == ["ärgument"]
 
 
-def test_what_it_is_is_to_be_seen_in_the_process_list(tmp_path: Path) -> None:
+def test_what_it_is_is_to_be_seen_in_the_process_list() -> None:
     """By the name it has in the log."""
-    with started(tmp_path, children.serve) as process:
+    with started(children.serve) as process:
         reports_of(process, 1)
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
         assert command[-3:] == [b"reactant-node", b"worker0", b""]
@@ -123,9 +123,9 @@ def test_arguments_of_any_size_arrive(tmp_path: Path) -> None:
     assert born_with(tmp_path, argument="x" * 1_000_000)["arguments"] == ["x" * 1_000_000]
 
 
-def test_reports_arrive_whole_and_in_order(tmp_path: Path) -> None:
+def test_reports_arrive_whole_and_in_order() -> None:
     """Each message is one report, and the end of the child is the end of them."""
-    with started(tmp_path, children.serve) as process:
+    with started(children.serve) as process:
         found = reports_of(process, 5)
         assert found[1] == Ready(grpc_port=1, metrics_port=2)
         process.send(signal.SIGTERM)
@@ -134,9 +134,9 @@ def test_reports_arrive_whole_and_in_order(tmp_path: Path) -> None:
             reports_of(process, 1_000_000)
 
 
-def test_nothing_waits_for_a_child_that_is_stopped(tmp_path: Path) -> None:
+def test_nothing_waits_for_a_child_that_is_stopped() -> None:
     """Stopped in mid-sentence or anywhere else, it has no report and no output now; a SIGKILL still ends it."""
-    with started(tmp_path, children.flood_for_ever) as process:
+    with started(children.flood_for_ever) as process:
         reports_of(process, 2)
         process.send(signal.SIGSTOP)
         wait_until(lambda: process.read_log() is None, "its output is read to the end")
@@ -147,9 +147,9 @@ def test_nothing_waits_for_a_child_that_is_stopped(tmp_path: Path) -> None:
         wait_until(lambda: process.exit_code() == -signal.SIGKILL, "its end")
 
 
-def test_an_exit_code_is_the_childs_or_its_signals(tmp_path: Path) -> None:
+def test_an_exit_code_is_the_childs_or_its_signals() -> None:
     """None while it runs; asking again gives the same."""
-    with started(tmp_path, children.serve) as process:
+    with started(children.serve) as process:
         reports_of(process, 2)
         assert process.exit_code() is None
         process.send(signal.SIGTERM)
@@ -161,7 +161,7 @@ def test_an_exit_code_is_the_childs_or_its_signals(tmp_path: Path) -> None:
 def test_what_a_child_has_started_ends_with_it(tmp_path: Path) -> None:
     """A grandchild that stays behind would hold the device and the port."""
     file = tmp_path / "pid"
-    with started(tmp_path, children.leave_grandchild, str(file)) as process:
+    with started(children.leave_grandchild, str(file)) as process:
         wait_until(lambda: process.exit_code() == -signal.SIGKILL, "the child's end")
         wait_until(lambda: not is_alive(int(file.read_text())), "the grandchild's end")
 
@@ -183,26 +183,40 @@ def room_for(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+def test_code_of_ours_that_is_gone_is_said_by_the_exit_code(tmp_path: Path) -> None:
+    """A checkout of another version: started a few times, not for ever, and the log says what is missing."""
+    package = tmp_path / "reactant_node"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    with started(children.serve, workspace_root=str(tmp_path)) as process:
+        wait_until(lambda: process.exit_code() is not None, "its end")
+        assert process.exit_code() == ExitCode.BOOT
+        assert process.read_log() == (
+            b"this node's own code cannot be loaded: No module named 'reactant_node.supervisor'\n"
+        )
+
+
+def test_a_report_that_cannot_be_read_is_the_last() -> None:
+    """Whatever a child sends, the supervisor goes on; this one is then silent, and is replaced for that."""
+    with started(children.send_nonsense) as process, pytest.raises(EOFError):
+        reports_of(process, 1_000_000)
+
+
 @pytest.mark.parametrize("room", range(6))
-def test_a_start_without_descriptors_leaves_nothing_behind(tmp_path: Path, room: int) -> None:
+def test_a_start_without_descriptors_leaves_nothing_behind(room: int) -> None:
     """Wherever it fails, it raises OSError, and whatever was opened is closed again."""
     before = len(open_descriptors())
     with room_for(room), pytest.raises(OSError, match="Too many open files"):
-        spawn(ChildSpec("worker0", children.serve), workspace_root="", folder=tmp_path)
+        spawn(ChildSpec("worker0", children.serve), workspace_root="")
     assert len(open_descriptors()) == before
 
 
-@pytest.mark.parametrize("missing", ["interpreter", "folder"])
-def test_a_start_that_cannot_be_leaves_nothing_behind(
-    tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Likewise where something else is not to be had."""
+def test_a_start_that_cannot_be_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Likewise where there is no interpreter any more."""
     before = len(open_descriptors())
-    if missing == "interpreter":
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    folder = tmp_path / "missing" if missing == "folder" else tmp_path
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(FileNotFoundError):
-        spawn(ChildSpec("worker0", children.serve), workspace_root="", folder=folder)
+        spawn(ChildSpec("worker0", children.serve), workspace_root="")
     assert len(open_descriptors()) == before
 
 
@@ -217,6 +231,6 @@ def test_orphans_are_reaped_and_own_children_left_alone() -> None:
 
 def test_a_frozen_parent_does_not_stop_its_children(tmp_path: Path) -> None:
     """A parent that reads no reports for long gets no more beats, and the child goes on."""
-    with started(tmp_path, children.beat_a_lot, str(tmp_path / "done")) as process:
+    with started(children.beat_a_lot, str(tmp_path / "done")) as process:
         wait_until((tmp_path / "done").exists, "a thousand beats are sent")
         assert isinstance(process.reports, socket.socket)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from reactant_node.supervisor.signals import ENQUEUED, SignalQueue, describe_threads
+from tests.support.node import LIMIT_SECONDS, ROOT
 
 
 def send(*numbers: signal.Signals) -> None:
@@ -47,6 +50,19 @@ def test_what_was_before_is_restored() -> None:
         assert all(signal.getsignal(number) is not before[number] for number in ENQUEUED)
     assert {number: signal.getsignal(number) for number in ENQUEUED} == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_process_without_standard_error_has_signals_too() -> None:
+    """Started by `2>&-`: Python has no `sys.stderr` then."""
+    code = "from reactant_node.supervisor.signals import SignalQueue as Q; q = Q(); q.__enter__(); print(q)"
+    answer = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        timeout=LIMIT_SECONDS,
+    )
+    assert (answer.returncode, answer.stdout) == (0, b"<SignalQueue installed>\n")
 
 
 def test_every_thread_is_described_by_name_and_frames() -> None:

@@ -93,6 +93,8 @@ def test_the_parents_own_lines_find_room_in_a_flood(pipe: Pipe) -> None:
     """A death is told even where the flood of the dying fills everything."""
     for _ in range(2 * MAX_BUFFERED_BYTES // len(LINE)):
         pipe.sink.write(LINE)
+    wait_until(lambda: not pipe.sink.is_crowded(), "the writer has all that the pipe holds", 20)
+    pipe.sink.write(LINE)
     pipe.sink.write_own(b"[supervisor] worker0 died\n")
     pipe.sink.write_own(b"x" * PARENT_BYTES + b"\n")
     lines = pipe.drain().splitlines()

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -86,6 +87,13 @@ def die_ready(report: Reporter, number: int) -> None:
     report(Ready(1, 2))
     os.kill(os.getpid(), number)
     time.sleep(FOREVER_SECONDS)
+
+
+def send_nonsense(report: Reporter) -> None:
+    """Send a message that is no report, then serve."""
+    connection: socket.socket = report._connection  # type: ignore[attr-defined]
+    connection.send(b"no pickle")
+    serve(report)
 
 
 def write(report: Reporter, file: str, descriptor: int = 1) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -215,7 +216,8 @@ def start_supervisor(
         yield node
     finally:
         family = [process.pid, *child_pids(process.pid)]
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(LIMIT_SECONDS)
         wait_until(lambda: not any(is_alive(pid) for pid in family), "the children end with it")
 

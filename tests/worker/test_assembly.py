@@ -89,6 +89,11 @@ class Running:
         assert not self.task.done(), self.task
         return self.ready() is not None
 
+    def queued(self) -> int:
+        """Requests that wait for the device."""
+        models = self.worker._dispatcher.statistics().scheduler.models
+        return sum(model.queue_depth for model in models.values())
+
     def channel(self) -> Channel:
         """A client's channel to it."""
         ready = self.ready()
@@ -287,9 +292,10 @@ def test_above_the_cap_inferences_are_shed_at_once_and_questions_are_not(tmp_pat
         async with serving(configured(repository(tmp_path, "m"), endpoints=endpoints), {"m": model}) as running:
             model.gate.clear()
             model.entered.clear()
-            held = [asyncio.create_task(running.infer()) for _ in range(2)]
+            held = [asyncio.create_task(running.infer())]
             await until(model.entered.is_set, "a run is on the device")
-            await until(lambda: running.worker._dispatcher.statistics().queue_depths, "the second waits")
+            held.append(asyncio.create_task(running.infer()))
+            await until(running.queued, "the second waits")
             with pytest.raises(ResourceExhausted, match="max_concurrent_requests"):
                 await running.infer()
             assert metadata.decode_ready(await running.channel().call(metadata.SERVER_READY, b""))
@@ -310,8 +316,10 @@ def test_a_drain_finishes_what_is_in_flight_and_refuses_what_comes(tmp_path: Pat
         async with serving(configured(repository(tmp_path, "m")), {"m": model}) as running:
             model.gate.clear()
             model.entered.clear()
-            held = [asyncio.create_task(running.infer(rows=rows)) for rows in (1, 2)]
+            held = [asyncio.create_task(running.infer(rows=1))]
             await until(model.entered.is_set, "a run is on the device")
+            held.append(asyncio.create_task(running.infer(rows=2)))
+            await until(running.queued, "the second waits")
             channel = running.channel()
             running.stop.set()
 
@@ -442,11 +450,32 @@ def test_a_request_whose_time_is_over_is_not_run(tmp_path: Path) -> None:
             late = asyncio.create_task(
                 running.infer(parameters={"reactant_timeout_ns": {"int64_param": NS_PER_SECOND}})
             )
-            await until(lambda: running.worker._dispatcher.statistics().queue_depths, "the second waits")
+            await until(running.queued, "the second waits")
             clock.advance(2)
             model.gate.set()
             with pytest.raises(DeadlineExceeded):
                 await late
             await first
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_does_not_wait_for_a_model_that_is_being_loaded(tmp_path: Path) -> None:
+    """Nobody has been promised anything yet; the load ends with the process."""
+    entered, release = threading.Event(), threading.Event()
+
+    def endless(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+        entered.set()
+        release.wait(LIMIT_SECONDS)
+        return multiples(arrays)
+
+    async def scenario() -> None:
+        config = configured(repository(tmp_path, "m"))
+        async with started(config, {"m": FakeModel(SIGNATURE, endless)}) as running:
+            await until(entered.is_set, "the model is being loaded")
+            running.stop.set()
+            await asyncio.wait_for(asyncio.shield(running.task), LIMIT_SECONDS / 2)
+            assert running.ready() is None
+            release.set()
 
     asyncio.run(scenario())

@@ -6,15 +6,19 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from reactant_node.clock import NS_PER_SECOND, MonotonicClock
+from reactant_node.config.schema import SchedulerConfig
 from reactant_node.errors import DeadlineExceeded, Internal, InvalidArgument, ResourceExhausted, Unavailable
 from reactant_node.models.signature import ModelSignature
+from reactant_node.scheduling.batching import BatchLimits
 from reactant_node.tensors import NamedTensor
-from reactant_node.worker.dispatch import Dispatcher, Job
+from reactant_node.worker.batch import Job
+from reactant_node.worker.dispatch import Dispatcher
 from tests.support.clock import ManualClock
 
 LIMIT_SECONDS = 20.0
@@ -54,12 +58,20 @@ def job(session: GateSession, number: int, *, model: str = "m", deadline_ns: int
 @asynccontextmanager
 async def running(clock: MonotonicClock | ManualClock, depth: int = 1024) -> AsyncIterator[Dispatcher]:
     """A started dispatcher that is stopped at the end."""
-    dispatcher = Dispatcher(clock, max_queue_depth=depth)
+    dispatcher = Dispatcher(clock, SchedulerConfig(discipline="fifo", max_queue_depth=depth))
+    for model in ("m", "other"):
+        dispatcher.add_model(model, BatchLimits())
+    dispatcher.add_model("rows", BatchLimits(coalescable=True))
     dispatcher.start()
     try:
         yield dispatcher
     finally:
         assert await asyncio.to_thread(dispatcher.stop, LIMIT_SECONDS)
+
+
+def queue_depths(dispatcher: Dispatcher) -> dict[str, int]:
+    """Waiting requests per model."""
+    return {name: model.queue_depth for name, model in dispatcher.statistics().scheduler.models.items()}
 
 
 async def entered(session: GateSession) -> None:
@@ -98,13 +110,13 @@ def test_a_request_beyond_the_queue_bound_is_refused_at_once_and_the_bound_is_pe
             await asyncio.sleep(0)
             with pytest.raises(ResourceExhausted, match="max_queue_depth"):
                 await dispatcher.infer(job(session, 4))
-            depths = dict(dispatcher.statistics().queue_depths)
+            depths = queue_depths(dispatcher)
             session.gate.set()
             await asyncio.gather(first, other, *waiting)
-            assert not dispatcher.statistics().queue_depths
+            assert queue_depths(dispatcher) == {"m": 0, "other": 0, "rows": 0}
         return depths
 
-    assert asyncio.run(scenario()) == {"m": 2, "other": 1}
+    assert asyncio.run(scenario()) == {"m": 2, "other": 1, "rows": 0}
 
 
 def test_a_cancelled_request_leaves_its_queue_and_never_runs() -> None:
@@ -230,9 +242,70 @@ def test_counters_add_up_per_model() -> None:
             for number in range(3):
                 await dispatcher.infer(job(session, number))
             await dispatcher.infer(job(session, 9, model="other"))
-            counters = dispatcher.statistics().counters
-        assert (counters["m"].executions, counters["m"].requests, counters["m"].rows) == (3, 3, 3)
-        assert len(counters["m"].queue_waits_ns) == 3
-        assert counters["other"].executions == 1
+            statistics = dispatcher.statistics()
+        model = statistics.scheduler.models["m"]
+        assert (statistics.counters["m"].executions, model.requests, model.rows) == (3, 3, 3)
+        assert len(model.waits_ns) == 3
+        assert statistics.counters["other"].executions == 1
 
     asyncio.run(scenario())
+
+
+class PickySession(GateSession):
+    """Refuses any run that has a 13 in it; otherwise echoes all rows, whatever their number."""
+
+    def run(self, inputs: Sequence[NamedTensor], outputs: Sequence[str]) -> list[NamedTensor]:
+        """Wait for the gate, look for a 13, echo."""
+        self.entered.set()
+        assert self.gate.wait(LIMIT_SECONDS)
+        self.ran.append(len(inputs[0].data))
+        if 13 in inputs[0].data:
+            raise InvalidArgument("13 is out of range")
+        return [NamedTensor(name, "INT64", inputs[0].data) for name in outputs]
+
+
+def row_job(session: GateSession, number: int) -> Job:
+    """A job of one row of a model that coalesces."""
+    return replace(job(session, number, model="rows"), axis=0)
+
+
+def test_requests_that_wait_share_an_execution_and_get_their_own_rows() -> None:
+    """What has queued up behind a run goes in one; each caller gets its own number back."""
+
+    async def scenario() -> tuple[list[int], list[list[int]]]:
+        session = PickySession()
+        async with running(MonotonicClock()) as dispatcher:
+            calls = [asyncio.create_task(dispatcher.infer(row_job(session, 0)))]
+            await entered(session)
+            calls += [asyncio.create_task(dispatcher.infer(row_job(session, number))) for number in range(20, 30)]
+            await asyncio.sleep(0)
+            session.gate.set()
+            replies = await asyncio.gather(*calls)
+        return session.ran, [reply[0].data.tolist() for reply in replies]
+
+    ran, answered = asyncio.run(scenario())
+
+    assert ran == [1, 10]
+    assert answered == [[0], *([number] for number in range(20, 30))]
+
+
+def test_one_bad_request_spoils_none_of_its_neighbours() -> None:
+    """When the joined run fails, its members run once each: one error, the others their answers."""
+
+    async def scenario() -> tuple[list[int], list[object]]:
+        session = PickySession()
+        async with running(MonotonicClock()) as dispatcher:
+            first = asyncio.create_task(dispatcher.infer(row_job(session, 0)))
+            await entered(session)
+            calls = [asyncio.create_task(dispatcher.infer(row_job(session, number))) for number in range(10, 18)]
+            await asyncio.sleep(0)
+            session.gate.set()
+            await first
+            replies = await asyncio.gather(*calls, return_exceptions=True)
+        return session.ran, [r if isinstance(r, BaseException) else r[0].data.tolist() for r in replies]
+
+    ran, answered = asyncio.run(scenario())
+
+    assert ran == [1, 8, *[1] * 8]
+    assert isinstance(answered.pop(3), InvalidArgument)
+    assert answered == [[number] for number in range(10, 18) if number != 13]
