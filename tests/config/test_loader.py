@@ -387,9 +387,7 @@ def test_settings_without_effect_are_noted_where_they_ask_for_something(loader: 
     assert set(loader.load(text, environ).notes) == {
         f"INFERENCE_SERVER_SCHEDULER_COMPACTION_INTERVAL: 4 {end}",
         f"global.runtime.shared_host_weights: True {end}",
-        f"global.scheduler.discipline: 'edf' {end}",
         f"workers.a.runtime.mem_fraction: 0.5 {end}",
-        f"workers.a.scheduler.models.m.weight: 2.0 {end}",
         f"workers.a.scheduler.models.m.residency: 'device' {end}",
         f"gateway.logging.level: 'debug' {end}",
         f"gateway.scheduling.models.m.replicas: 'all' {end}",
