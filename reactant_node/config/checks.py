@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,10 +36,12 @@ class Check:
     """How to read one value.
 
     Attributes:
+        accepted: what it takes, in words; the end of the message about a wrong value.
         of_value: from a typed document.
         of_text: from an environment variable or flag.
     """
 
+    accepted: str
     of_value: Callable[[object], object]
     of_text: Callable[[str], object]
 
@@ -63,24 +66,24 @@ def boolean() -> Check:
             return word in TRUE_WORDS
         raise Unacceptable("use 1, true, yes or on, or 0, false, no or off")
 
-    return Check(of_value, of_text)
+    return Check("true or false", of_value, of_text)
 
 
 def integer(low: int, high: int | None = None) -> Check:
     """A whole number from `low` to `high`, both included."""
-    accepted = f"use a whole number from {low} to {high}" if high is not None else f"use a whole number, {low} or more"
+    accepted = f"a whole number from {low} to {high}" if high is not None else f"a whole number, {low} or more"
 
     def of_value(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= (value if high is None else high):
             return value
-        raise Unacceptable(accepted)
+        raise Unacceptable(f"use {accepted}")
 
     def of_text(text: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip()):
-            raise Unacceptable(accepted)
+            raise Unacceptable(f"use {accepted}")
         return of_value(int(text))
 
-    return Check(of_value, of_text)
+    return Check(accepted, of_value, of_text)
 
 
 def number(low: float, high: float | None = None, *, above_low: bool = False, below_high: bool = False) -> Check:
@@ -88,7 +91,7 @@ def number(low: float, high: float | None = None, *, above_low: bool = False, be
     ends = [f"above {low}" if above_low else f"of {low} or more"]
     if high is not None:
         ends.append(f"below {high}" if below_high else f"up to {high}")
-    accepted = f"use a number {' and '.join(ends)}"
+    accepted = f"a number {' and '.join(ends)}"
 
     def fits(value: float) -> bool:
         low_fits = value > low if above_low else value >= low
@@ -98,15 +101,15 @@ def number(low: float, high: float | None = None, *, above_low: bool = False, be
     def of_value(value: object) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 and fits(value):
             return float(value)
-        raise Unacceptable(accepted)
+        raise Unacceptable(f"use {accepted}")
 
     def of_text(text: str) -> float:
         try:
             return of_value(float(text))
         except ValueError as error:
-            raise Unacceptable(accepted) from error
+            raise Unacceptable(f"use {accepted}") from error
 
-    return Check(of_value, of_text)
+    return Check(accepted, of_value, of_text)
 
 
 def seconds(*, above_zero: bool = False) -> Check:
@@ -120,23 +123,23 @@ def choice(*words: str, also: dict[str, str] | None = None, because: str = "") -
     YAML reads a bare `on` and `off` as true and false: where these are among the words, they are meant.
     """
     spellings = {**{word: word for word in words}, **(also or {})}
-    accepted = f"use {', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else f"use {words[0]}"
+    accepted = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
     accepted += f" ({because})" if because else ""
 
     def of_text(text: str) -> str:
         word = text.strip().lower()
         if word in spellings:
             return spellings[word]
-        raise Unacceptable(accepted)
+        raise Unacceptable(f"use {accepted}")
 
     def of_value(value: object) -> str:
         if isinstance(value, bool):
             return of_text("on" if value else "off")
         if isinstance(value, str):
             return of_text(value)
-        raise Unacceptable(accepted)
+        raise Unacceptable(f"use {accepted}")
 
-    return Check(of_value, of_text)
+    return Check(accepted, of_value, of_text)
 
 
 def text(what: str = "a text", *, pattern: str | None = None, blank: bool = False) -> Check:
@@ -154,7 +157,7 @@ def text(what: str = "a text", *, pattern: str | None = None, blank: bool = Fals
             return of_text(value)
         raise Unacceptable(f"use {what}")
 
-    return Check(of_value, of_text)
+    return Check(what, of_value, of_text)
 
 
 def texts(one: Check, *, separator: str) -> Check:
@@ -163,8 +166,8 @@ def texts(one: Check, *, separator: str) -> Check:
     def of_item(item: object) -> str:
         try:
             return str(one.of_value(item))
-        except Unacceptable as accepted:
-            raise Unacceptable(f"use a list, and for its item {shown(item)} {str(accepted)[4:]}") from accepted
+        except Unacceptable as error:
+            raise Unacceptable(f"use a list, and for its item {shown(item)} {one.accepted}") from error
 
     def of_value(value: object) -> tuple[str, ...]:
         if isinstance(value, list):
@@ -174,28 +177,26 @@ def texts(one: Check, *, separator: str) -> Check:
     def of_text(value: str) -> tuple[str, ...]:
         return tuple(of_item(item.strip()) for item in value.split(separator) if item.strip())
 
-    return Check(of_value, of_text)
+    return Check(f"a list, each item {one.accepted}", of_value, of_text)
 
 
 def either(*checks: Check) -> Check:
     """What the first of some checks that is content makes of a value."""
+    accepted = ", or ".join(check.accepted for check in checks)
 
-    def first(read: list[Callable[[], object]]) -> object:
-        accepted = []
+    def first(read: Iterable[Callable[[], object]]) -> object:
         for one in read:
-            try:
+            with suppress(Unacceptable):
                 return one()
-            except Unacceptable as error:
-                accepted.append(str(error).removeprefix("use "))
-        raise Unacceptable("use " + ", or ".join(accepted))
+        raise Unacceptable(f"use {accepted}")
 
     def of_value(value: object) -> object:
-        return first([partial(check.of_value, value) for check in checks])
+        return first(partial(check.of_value, value) for check in checks)
 
     def of_text(value: str) -> object:
-        return first([partial(check.of_text, value) for check in checks])
+        return first(partial(check.of_text, value) for check in checks)
 
-    return Check(of_value, of_text)
+    return Check(accepted, of_value, of_text)
 
 
 def not_served(why: str) -> Check:
@@ -206,7 +207,7 @@ def not_served(why: str) -> Check:
             return ""
         raise Unacceptable(why)
 
-    return Check(of_value, of_value)
+    return Check("nothing yet", of_value, of_value)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -239,11 +240,11 @@ def address(*, any_host: bool = False) -> Check:
             return of_text(value)
         raise Unacceptable("use host:port")
 
-    return Check(of_value, of_text)
+    return Check("host:port", of_value, of_text)
 
 
 def octal_mode() -> Check:
-    """A file mode in octal digits, quoted in YAML, at most 777 (YAML reads a bare 0600 as the number 384)."""
+    """A file mode in octal digits, at most 777; a bare 600 in YAML is a number, and which one nobody can tell."""
     return text('a mode in octal digits as a quoted text, at most "777", such as "600"', pattern="0?[0-7]{1,3}")
 
 

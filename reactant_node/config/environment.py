@@ -15,6 +15,7 @@ from difflib import get_close_matches
 
 from reactant_node.config.keys import GATEWAY, LAUNCH_KEYS, NODE, REMOVED, WORKER, Key, Values
 from reactant_node.config.problems import Problems
+from reactant_node.config.settings import idle_note
 
 WORKER_PREFIX = "INFERENCE_SERVER_"
 GATEWAY_PREFIX = "REACTANT_GATEWAY_"
@@ -91,6 +92,14 @@ def read_environment(environ: Mapping[str, str], problems: Problems) -> Override
         elif row is None and name.startswith(OUR_PREFIXES) and not _is_foreign(name, value):
             problems.add(f"{name}: {_unknown(name)}")
     return found
+
+
+def idle_variables(found: Overrides) -> Iterator[str]:
+    """A note for each variable that was read and has no effect in this version."""
+    parts = {"worker": found.worker, "gateway": found.gateway, "node": found.node}
+    for name, row in VARIABLES.items():
+        if row.path in parts[row.part]:
+            yield from idle_note(name, row.key, parts[row.part][row.path])
 
 
 def applied_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -36,6 +36,9 @@ from reactant_node.config.checks import (
 Values = dict[str, object]
 """Checked values by key path."""
 
+LPT_PACKING = "lpt_packing"
+"""A scheduling mode that this version does not have; it decides on speed alone, so another one stands in for it."""
+
 MAX_COUNT = 1_000_000
 MAX_WORKERS = 64
 """More devices or workers than any host has: a larger count is a slip."""
@@ -167,7 +170,7 @@ GATEWAY = Table(
         "tls.cert_file": Key(_NO_TLS),
         "tls.key_file": Key(_NO_TLS),
         "tls.client_ca_file": Key(_NO_TLS),
-        "scheduling.mode": Key(choice("round_robin", "least_outstanding")),
+        "scheduling.mode": Key(choice("round_robin", "least_outstanding", LPT_PACKING)),
         "scheduling.work_basis": Key(choice("compute", "items", "requests"), idle="compute"),
         "scheduling.rebalance_compute_seconds": Key(seconds(above_zero=True), idle=300.0),
         "scheduling.first_rebalance_compute_seconds": Key(seconds(), idle=60.0),
@@ -185,8 +188,8 @@ GATEWAY = Table(
     models_at="scheduling.models",
     model_keys={
         "replicas": Key(_REPLICAS, idle=1),
-        "fill_mode": Key(_FILL_MODE, idle=""),
-        "fill_factor": Key(number(0, MAX_COUNT, above_low=True), idle=0.0),
+        "fill_mode": Key(either(_FILL_MODE, choice("inherit")), idle="inherit"),
+        "fill_factor": Key(either(number(0, MAX_COUNT, above_low=True), choice("inherit")), idle="inherit"),
     },
 )
 """gateway.yml, and `gateway:` of the node file."""
@@ -219,6 +222,11 @@ LAUNCH_KEYS: Mapping[str, Key] = {
     "worker_threads": Key(integer(1, 1024), variable="REACTANT_WORKER_THREADS"),
     "runtime_dir": Key(PATH, variable="REACTANT_RUNTIME_DIR"),
     "workspace_root": Key(PATH, variable="REACTANT_WORKSPACE_ROOT"),
+    "meta_concurrency": Key(integer(1, MAX_COUNT), idle=2, variable="REACTANT_META_CONCURRENCY"),
+    "fanout_bytes": Key(integer(0), idle=1024**3, variable="REACTANT_FANOUT_BYTES"),
+    "fanout_slots": Key(integer(0, MAX_COUNT), idle=16, variable="REACTANT_FANOUT_SLOTS"),
+    "gpu_reclaim_timeout_seconds": Key(seconds(), idle=30.0, variable="REACTANT_GPU_RECLAIM_TIMEOUT_SECONDS"),
+    "gpu_reclaim_max_used_percent": Key(number(0, 100), idle=15.0, variable="REACTANT_GPU_RECLAIM_MAX_USED_PERCENT"),
 }
 """What only a flag or variable can say: it is about this start, not about the node."""
 

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 from reactant_node.config.checks import shown
 from reactant_node.config.environment import (
-    VARIABLES,
     Overrides,
     applied_variables,
+    idle_variables,
     misspelt_variables,
     read_environment,
 )
-from reactant_node.config.keys import GATEWAY, WORKER, Values
+from reactant_node.config.keys import GATEWAY, LPT_PACKING, WORKER, Values
 from reactant_node.config.node_file import NodeFile, find_node_file, read_gateway_file, read_node_file
 from reactant_node.config.options import Options, PublicAddress, read_options
 from reactant_node.config.placement import Plan, check_ports, listen_claims, place, synthesized
@@ -37,7 +37,7 @@ from reactant_node.config.schema import (
     SupervisorConfig,
     WorkerConfig,
 )
-from reactant_node.config.settings import idle_notes, idle_settings
+from reactant_node.config.settings import idle_notes
 from reactant_node.errors import ConfigError
 
 MODEL_REPO = "/var/lib/reactantserver/models"
@@ -115,24 +115,17 @@ class _Loading:
         self._problems = problems
         self._notes = notes
         self._node_values = {**file.node, **said.node}
+        self._files = [str(file.path)] if file.path else []
 
     def note_idle(self, environment: Overrides) -> None:
         """A line for everything that was set and has no effect in this version."""
-        names = {(row.part, row.path): name for name, row in VARIABLES.items()}
-        for part, values, keys in (
-            ("worker", environment.worker, WORKER.keys),
-            ("gateway", environment.gateway, GATEWAY.keys),
-        ):
-            for path, value in values.items():
-                notes = idle_notes({path: value}, keys)
-                self._notes += [note.replace(path, names[part, path], 1) for note in notes]
-        self._notes += idle_settings(self._file.common, WORKER, "global.")
+        self._notes += idle_variables(environment)
+        self._notes += idle_notes(self._file.common, WORKER, "global.")
         for entry in self._file.entries or ():
-            self._notes += idle_settings(entry.settings, WORKER, f"workers.{entry.label}.")
-        self._notes += idle_settings(self._file.gateway, GATEWAY, "gateway.")
-        self._notes += [
-            f"models.{model}: is accepted and has no effect in this version" for model in self._file.placements
-        ]
+            self._notes += idle_notes(entry.settings, WORKER, f"workers.{entry.label}.")
+        self._notes += idle_notes(self._file.gateway, GATEWAY, "gateway.")
+        unread = [*self._file.placements, *(["allow_code"] if self._file.allow_code else [])]
+        self._notes += [f"models.{name}: is accepted and has no effect in this version" for name in unread]
 
     def node(self, overrides: tuple[str, ...]) -> NodeConfig:
         """Everything joined."""
@@ -152,15 +145,21 @@ class _Loading:
             threads_origin=origin,
             overrides=overrides,
             notes=tuple(dict.fromkeys(self._notes)),
+            files=tuple(self._files),
         )
 
     def _gateway_values(self) -> Values:
-        file, where = read_gateway_file(self._said, self._problems)
-        self._notes += idle_settings(file, GATEWAY, where)
+        file, path = read_gateway_file(self._said, self._problems)
+        self._notes += idle_notes(file, GATEWAY, f"{path}: ")
+        self._files += [str(path)] if path else []
         return {**self._file.gateway.values, **file.values, **self._said.gateway}
 
     def _gateway(self, role: Role, values: Values, listen: ListenConfig, workers: int) -> GatewayConfig | None:
         gateway = make_gateway(values, listen, {**self._file.common.values, **self._said.worker})
+        if values.get("scheduling.mode") == LPT_PACKING:
+            self._notes.append(
+                f"scheduling.mode: {LPT_PACKING} is not in this version; {gateway.scheduling_mode} stands in for it"
+            )
         if role is Role.GATEWAY:
             check_ports(listen_claims(listen), self._problems)
             return with_endpoints(gateway, values, self._problems)
@@ -183,6 +182,8 @@ class _Loading:
         backend = self._backend()
         devices = self._devices(backend)
         entries = self._file.entries or synthesized(self._count(devices))
+        if self._file.entries and "cpu_workers" in self._said.node:
+            self._notes.append("--workers, REACTANT_CPU_WORKERS: no effect: the node file lists the workers")
         plan = Plan(
             role=role,
             backend=backend,

@@ -114,24 +114,23 @@ def read_node_file(path: Path, problems: Problems) -> NodeFile:
     )
 
 
-def read_gateway_file(said: Overrides, problems: Problems) -> tuple[Settings, str]:
+def read_gateway_file(said: Overrides, problems: Problems) -> tuple[Settings, Path | None]:
     """gateway.yml: REACTANT_GATEWAY_FILE, which must exist, else the host's if there is one (ROLE-7).
 
     Returns:
-        What it says, and what to put before its keys in a note.
+        What it says, and where it is.
     """
     named = said.node.get("gateway_file")
     path = Path(str(named)) if named is not None else GATEWAY_FILE
     if named is None and not _is_there(path):
-        return Settings(), ""
-    where = f"{path}: "
+        return Settings(), None
     try:
         document = read_document(path)
     except ConfigError as error:
         problems.add_all(error)
-        return Settings(), where
-    problems = problems.within(where)
-    return read_settings(problems.mapping(document, "the file"), GATEWAY, "", problems), where
+        return Settings(), path
+    problems = problems.within(f"{path}: ")
+    return read_settings(problems.mapping(document, "the file"), GATEWAY, "", problems), path
 
 
 def _model_repo(value: object, problems: Problems) -> tuple[str, ...] | None:

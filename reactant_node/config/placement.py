@@ -108,8 +108,6 @@ def read_entry(document: object, path: str, problems: Problems) -> Entry:
         problems.add(f"{path}.name: missing; give each worker a name of its own")
     rest = {key: value for key, value in mapping.items() if key not in ENTRY.keys}
     settings = read_settings(rest, replace(WORKER, hints=tuple(ENTRY.keys)), path, problems)
-    if "runtime.backend" in settings.values:
-        problems.add(f"{path}.runtime.backend: all workers of a node have one backend; set global.runtime.backend")
     return Entry(own, settings)
 
 
@@ -124,10 +122,12 @@ def place(plan: Plan, problems: Problems) -> tuple[tuple[WorkerConfig, ...], tup
     Names, devices and ports that collide go to `problems`.
     """
     _check_names(plan.entries, problems)
+    _check_backends(plan, problems)
     devices = _assign_devices(plan, problems)
     workers = tuple(_Placing(plan, index, entry).worker(devices[index]) for index, entry in enumerate(plan.entries))
     check_ports(_claims(plan, workers), problems)
-    return workers, tuple(dict.fromkeys((*_device_notes(plan), *_endpoint_notes(plan, workers))))
+    notes = (*_device_notes(plan), *_endpoint_notes(plan, workers), *_weight_notes(workers))
+    return workers, tuple(dict.fromkeys(notes))
 
 
 def threads_of(plan: Plan) -> int:
@@ -141,6 +141,16 @@ def _check_names(entries: Sequence[Entry], problems: Problems) -> None:
         problems.add(f"workers: the name {shown(name)} is given {names.count(name)} times; names are unique")
     for name in sorted({"supervisor", "gateway"} & set(names)):
         problems.add(f"workers: the name {shown(name)} is the node's own; choose another")
+
+
+def _check_backends(plan: Plan, problems: Problems) -> None:
+    for entry in plan.entries:
+        backend = entry.settings.values.get("runtime.backend", plan.backend)
+        if backend != plan.backend:
+            problems.add(
+                f"workers.{entry.label}.runtime.backend: got {shown(backend)}, and the node's is {plan.backend}; all "
+                "workers of a node have one backend: set global.runtime.backend"
+            )
 
 
 def _assign_devices(plan: Plan, problems: Problems) -> list[str]:
@@ -265,6 +275,23 @@ def _endpoint_notes(plan: Plan, workers: Iterable[WorkerConfig]) -> Iterator[str
             if said is not None and said != getattr(worker.endpoints, key):
                 reason = why if key == "host" or plan.sole else "each worker has its own: see base_port"
                 yield f"endpoints.{key}: {shown(said)} has no effect: {reason}"
+
+
+def _weight_notes(workers: Sequence[WorkerConfig]) -> Iterator[str]:
+    """Several device workers, and nothing that would share what they keep in host memory (SUP-14)."""
+    apart = [
+        worker
+        for worker in workers
+        if worker.runtime.backend is Backend.CUDA
+        and worker.runtime.weight_cache_fraction > 0
+        and not worker.runtime.shared_host_weights
+    ]
+    if len(apart) > 1:
+        yield (
+            f"each of the {len(apart)} workers reads the models' weights into host memory for itself, so that loading "
+            f"may take {len(apart)} times their size; runtime.shared_host_weights: true and "
+            "runtime.weight_cache_fraction: 0, which are about that, have no effect in this version"
+        )
 
 
 def _claims(plan: Plan, workers: Iterable[WorkerConfig]) -> Iterator[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +39,10 @@ class Problems:
         """What somebody else found."""
         for problem in error.problems:
             self.add(problem)
+
+    def mention(self, pattern: str) -> bool:
+        """Whether something was found whose sentence matches: what follows from it need not be said as well."""
+        return any(re.search(pattern, problem) for problem in self._found)
 
     def raise_if_any(self) -> None:
         """Raise ConfigError with all of them."""

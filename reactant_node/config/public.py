@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from reactant_node.config.checks import shown, split_address
-from reactant_node.config.keys import Values
+from reactant_node.config.keys import LPT_PACKING, Values
 from reactant_node.config.options import PublicAddress
 from reactant_node.config.problems import Problems
 from reactant_node.config.schema import GatewayConfig, GrpcConfig, ListenConfig
@@ -59,6 +59,8 @@ def make_gateway(values: Values, listen: ListenConfig, worker_values: Values) ->
     }
     grpc = GrpcConfig(**cast("dict[str, Any]", {name: it for name, it in limits.items() if it is not None}))
     found = {name: values[path] for path, name in _FIELDS.items() if path in values}
+    if found.get("scheduling_mode") == LPT_PACKING:
+        del found["scheduling_mode"]
     return GatewayConfig(listen=listen, grpc=grpc, **cast("dict[str, Any]", found))
 
 
@@ -70,9 +72,12 @@ def with_endpoints(gateway: GatewayConfig, values: Values, problems: Problems) -
     endpoints = cast("tuple[str, ...]", values.get("endpoints", ()))
     others = {key: cast("tuple[str, ...]", values.get(key, ())) for key in ("metrics_endpoints", "worker_names")}
     if not endpoints:
-        problems.add(
-            "endpoints: missing; role gateway needs the workers' host:port, in gateway.yml or REACTANT_GATEWAY_WORKERS"
-        )
+        if not problems.mention(r"(^|[ .])endpoints: got|^REACTANT_GATEWAY_WORKERS: got"):
+            problems.add(
+                "endpoints: missing; role gateway needs the workers' host:port, in gateway.yml or "
+                "REACTANT_GATEWAY_WORKERS"
+            )
+        return gateway
     for key, items in others.items():
         if items and len(items) != len(endpoints):
             problems.add(f"{key}: got {len(items)} for {len(endpoints)} endpoints; list one for each, or none")

@@ -180,8 +180,9 @@ class NodeConfig:
         threads_origin: who set the workers' threads; empty where they were counted from the CPUs.
         overrides: environment variables that were applied.
         notes: advisories to log once at start: settings without effect, unused devices.
+        files: the node file and gateway.yml that were read.
 
-    The last three say where values came from, and are no part of what makes two configurations equal.
+    The last four say where values came from, and are no part of what makes two configurations equal.
     """
 
     role: Role
@@ -195,3 +196,4 @@ class NodeConfig:
     threads_origin: str = field(default="", compare=False)
     overrides: tuple[str, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
+    files: tuple[str, ...] = field(default=(), compare=False)

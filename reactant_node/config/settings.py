@@ -44,18 +44,19 @@ def read_settings(document: Mapping[str, object], table: Table, path: str, probl
     return found
 
 
-def idle_notes(values: Values, keys: Mapping[str, Key], where: str = "") -> Iterator[str]:
-    """A line for each value that asks for something this version does not do."""
-    for path, value in values.items():
-        if keys[path].idle is not None and value != keys[path].idle:
-            yield f"{where}{path}: {shown(value)} is accepted and has no effect in this version"
+def idle_note(source: str, key: Key, value: object) -> Iterator[str]:
+    """A line where a value asks for something this version does not do."""
+    if key.idle is not None and value != key.idle:
+        yield f"{source}: {shown(value)} is accepted and has no effect in this version"
 
 
-def idle_settings(settings: Settings, table: Table, where: str = "") -> Iterator[str]:
-    """The same for a whole mapping, models included."""
-    yield from idle_notes(settings.values, table.keys, where)
+def idle_notes(settings: Settings, table: Table, where: str) -> Iterator[str]:
+    """The same for a whole mapping, models included; `where` stands before each path."""
+    for path, value in settings.values.items():
+        yield from idle_note(where + path, table.keys[path], value)
     for name, values in settings.models.items():
-        yield from idle_notes(values, table.model_keys, f"{where}{table.models_at}.{name}.")
+        for path, value in values.items():
+            yield from idle_note(f"{where}{table.models_at}.{name}.{path}", table.model_keys[path], value)
 
 
 @dataclass(frozen=True, slots=True)

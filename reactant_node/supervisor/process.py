@@ -22,6 +22,7 @@ All starts happen on the main thread: the kernel ends a child when the thread th
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
@@ -42,6 +43,10 @@ READ_BYTES = 64 * 1024
 """Read of a child's output at a time, as much as a pipe holds."""
 
 _MAX_REPORT_BYTES = 64 * 1024
+
+_MFD_CLOEXEC = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 _BOOT = f"""\
 import pickle, sys
@@ -147,7 +152,7 @@ def spawn(spec: ChildSpec, *, workspace_root: str) -> ChildProcess:
         reports, child_reports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.enter_context(reports)
         its.enter_context(child_reports)
-        orders = its.enter_context(os.fdopen(os.memfd_create("orders"), "w+b"))  # no folder to fill up or vanish
+        orders = its.enter_context(_file_in_memory())
         _write_orders(orders, spec, child_reports.fileno(), workspace_root)
         process = subprocess.Popen(
             [sys.executable, *_flags(), "-c", _BOOT, "reactant-node", spec.name],
@@ -162,6 +167,18 @@ def spawn(spec: ChildSpec, *, workspace_root: str) -> ChildProcess:
     os.set_blocking(log_reader, False)
     reports.setblocking(False)
     return ChildProcess(process, log_reader, reports)
+
+
+def _file_in_memory() -> IO[bytes]:
+    """Room for any amount, and no folder to fill up or vanish.
+
+    Asked of the C library: many interpreters that are downloaded were built against one too old for
+    `os.memfd_create`, whatever the host has.
+    """
+    descriptor = _libc.memfd_create(b"orders", _MFD_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return os.fdopen(descriptor, "w+b")
 
 
 def _write_orders(file: IO[bytes], spec: ChildSpec, report_fd: int, workspace_root: str) -> None:

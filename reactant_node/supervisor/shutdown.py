@@ -22,6 +22,9 @@ DRAIN_SHARE, KILL_SHARE = 0.7, 0.9
 HURRY_SECONDS = 1.0
 """An idle worker needs a tenth of it."""
 
+DYING_SECONDS = 1.0
+"""What the kernel is granted at least, after SIGKILL, to take a process's memory and devices apart."""
+
 
 REPEAT_SECONDS = 0.2
 """Signals closer together than that are one: timeout(1), and shells, signal the process and then its group."""
@@ -61,7 +64,7 @@ class Shutdown:
         self._repeat_until_ns = _after(now_ns, REPEAT_SECONDS)
         self._drain_until_ns = _after(now_ns, self._timeout_seconds * DRAIN_SHARE)
         self._kill_ns = _after(now_ns, self._timeout_seconds * KILL_SHARE)
-        self._deadline_ns = _after(now_ns, self._timeout_seconds)
+        self._deadline_ns = max(_after(now_ns, self._timeout_seconds), _after(self._kill_ns, DYING_SECONDS))
         return True
 
     def hurry(self, now_ns: int) -> bool:
@@ -70,7 +73,7 @@ class Shutdown:
             return False
         self._drain_until_ns = now_ns
         self._kill_ns = min(self._kill_ns, _after(now_ns, HURRY_SECONDS))
-        self._deadline_ns = min(self._deadline_ns, _after(now_ns, 2 * HURRY_SECONDS))
+        self._deadline_ns = min(self._deadline_ns, _after(self._kill_ns, DYING_SECONDS))
         return True
 
     def next(self, now_ns: int, *, drained: bool, alive: bool) -> Phase | None:

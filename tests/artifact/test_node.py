@@ -199,7 +199,8 @@ def test_a_stopped_worker_is_found_and_replaced(tmp_path: Path, workers: tuple[s
     with start_node(
         tmp_path, "--demo", *workers, environment={"REACTANT_SUPERVISOR_HEARTBEAT_TIMEOUT_SECONDS": "2"}
     ) as node:
-        stopped = node.wait_ready().worker_pid()
+        node.wait_ready().wait_line("worker0 is ready")
+        stopped = node.worker_pid()
         os.kill(stopped, signal.SIGSTOP)
         node.wait_for(lambda: node.worker_pid() != stopped, "the replacement")
         node.wait_ready()

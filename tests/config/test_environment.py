@@ -115,7 +115,7 @@ def test_a_slip_elsewhere_is_pointed_out() -> None:
             "REACTANT_GPU",
             "REACTANT_CACHE_DIR",
             "REACTANT_WORKER_NAME",
-            "REACTANT_FANOUT_BYTES",
+            "REACTANT_SOMETHING_ELSE",
         ),
         "1",
     )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reactant_node.config import loader as loader_module
 from reactant_node.config import node_file
+from reactant_node.config.checks import Unacceptable, address, split_address
 from reactant_node.config.schema import Backend, GatewayConfig, ListenConfig, Role
 from reactant_node.errors import ConfigError
+from reactant_node.transport.addresses import parse_address
+from reactant_node.transport.interface import Address
 from tests.support.config_nodes import Loader, make_host
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -71,6 +77,14 @@ def test_every_model_may_be_asked_for_by_a_star(loader: Loader) -> None:
     text = "model_repo: MODELS\nglobal: {models_include: [a]}"
     assert loader.load(text, load_models=("b", "*")).workers[0].models_include == ()
     assert loader.problem(load_models=("",)).startswith("--load-model: got ['']")
+
+
+def test_the_files_that_were_read_are_named(loader: Loader) -> None:
+    """For `plan`: the node file, then gateway.yml."""
+    path = str(loader.write("rpcs: minimal", "gateway.yml"))
+    files = loader.load(environ={"REACTANT_GATEWAY_FILE": path}).files
+    assert files == (str(loader.folder / "node.yaml"), path)
+    assert loader.load(None, models=(str(loader.models),)).files == ()
 
 
 def test_the_applied_variables_are_named(loader: Loader) -> None:
@@ -219,7 +233,7 @@ def test_endpoints_listed_twice_are_dropped_with_what_belongs_to_them(loader: Lo
         ({}, "endpoints: missing"),
         ({"REACTANT_GATEWAY_WORKERS": "a:1,b:1", "REACTANT_GATEWAY_WORKER_NAMES": "x"}, "worker_names: got 1 for 2"),
         ({"REACTANT_GATEWAY_WORKERS": "a:1,b:1", "REACTANT_GATEWAY_WORKER_NAMES": "x,x"}, "'x' is given 2 times"),
-        ({"REACTANT_GATEWAY_WORKERS": "a"}, "REACTANT_GATEWAY_WORKERS: got 'a'; use a list, and for its item 'a'"),
+        ({"REACTANT_GATEWAY_WORKERS": "a:1", "REACTANT_GATEWAY_WORKER_METRICS": "a:1,b:1"}, "metrics_endpoints: got 2"),
         ({"REACTANT_GATEWAY_WORKERS": "a:1", "REACTANT_GATEWAY_LISTEN_GRPC": ":8002"}, "listen.metrics: got 8002"),
     ],
 )
@@ -228,12 +242,42 @@ def test_what_role_gateway_cannot_work_with_is_said(loader: Loader, environ: dic
     assert any(said in problem for problem in loader.problems(None, environ, role="gateway"))
 
 
+@pytest.mark.parametrize(
+    "endpoint", ["a", "a:", ":1", "a:0", "a:65536", "http://a:1", "::1:1", "a b:1", "[a:1", "a:1:2"]
+)
+def test_an_endpoint_is_a_host_and_a_port(loader: Loader, endpoint: str) -> None:
+    """The one wrong item is shown; that there are none left is not said as well."""
+    problem = loader.problem(None, {"REACTANT_GATEWAY_WORKERS": f"b:2,{endpoint}"}, role="gateway")
+    assert problem.startswith(f"REACTANT_GATEWAY_WORKERS: got 'b:2,{endpoint}'; use a list, and for its item")
+    assert "endpoints: missing" not in problem
+
+
+@given(st.text(st.sampled_from("a1:[].- /%é"), max_size=12) | st.from_regex(r"[a-z.]{1,5}:[0-9]{1,6}", fullmatch=True))
+def test_what_is_taken_for_an_address_the_transport_takes_too(text: str) -> None:
+    """It parses addresses on a higher floor, and what passes here must not fail there."""
+    with suppress(Unacceptable):
+        host, port = split_address(str(address().of_text(text)))
+        assert parse_address(text.strip()) == Address(host, port)
+
+
+def test_the_mode_that_this_version_lacks_is_stood_in_for(loader: Loader) -> None:
+    """lpt_packing places models for speed, and a file with it starts the node; its other keys are noted."""
+    block = "gateway: {scheduling: {mode: lpt_packing, models: {m: {replicas: all, fill_mode: inherit}}}}"
+    node = loader.load(TWO + block)
+    assert node.gateway is not None
+    assert node.gateway.scheduling_mode == "round_robin"
+    assert node.notes == (
+        "gateway.scheduling.models.m.replicas: 'all' is accepted and has no effect in this version",
+        "scheduling.mode: lpt_packing is not in this version; round_robin stands in for it",
+    )
+
+
 # --- everything wrong, at once --------------------------------------------------------------------------------------
 
 
 def test_everything_wrong_is_said_in_one_go(loader: Loader) -> None:
     """Flags, environment, both files, devices and folders: one list, each with its place and the way out."""
-    gateway = loader.write("scheduling: {mode: lpt_packing}", "gateway.yml")
+    gateway = loader.write("scheduling: {mode: best}", "gateway.yml")
     text = (
         "model_repo: /nonexistent\nbase_prot: 8080\ngpus: [0, 0.5]\n"
         "global: {scheduler: {discipline: lifo, max_queue_depth: true}, batch_policy: {x: 1}}\n"
@@ -259,7 +303,7 @@ def test_everything_wrong_is_said_in_one_go(loader: Loader) -> None:
         "workers: the name 'a' is given 2 times",
         "workers[2].name: got '../b'; use a name of letters",
         "models.m: got the worker 'c'; use one of",
-        "gateway.yml: scheduling.mode: got 'lpt_packing'; use round_robin or least_outstanding",
+        "gateway.yml: scheduling.mode: got 'best'; use round_robin, least_outstanding or lpt_packing",
         "model_repo: got '/nonexistent', which does not exist",
         "REACTANT_WORKSPACE_ROOT: got '/nonexistent'; use a checkout",
     ):
@@ -285,7 +329,11 @@ def test_what_detection_refuses_is_among_them(loader: Loader) -> None:
         ("base_port: 8080.0", "base_port: got 8080.0"),
         ("base_port: yes", "base_port: got True"),
         ("base_port: 08080", "base_port: got '08080'"),
-        (f"base_port: {'9' * 400}", f"base_port: got {'9' * 60}…; use a whole number"),
+        ("base_port: 010000", "base_port: got '010000'"),
+        ("base_port: 2:15", "base_port: got '2:15'"),
+        (f"base_port: 0x{'f' * 9000}", "base_port: got '0xfff"),
+        ("log_format: 2026-01-01", "log_format: got '2026-01-01'; use text or json"),
+        (f"base_port: {'9' * 400}", f"base_port: got '{'9' * 59}…; use a whole number"),
         ("supervisor: {exit_timeout_seconds: .nan}", "got nan; use a number above 0 and up to 1000000"),
         ("supervisor: {exit_timeout_seconds: .inf}", "got inf"),
         ("supervisor: {exit_timeout_seconds: 0}", "got 0"),
@@ -299,7 +347,7 @@ def test_what_detection_refuses_is_among_them(loader: Loader) -> None:
         ("global: {runtime: {zzz: 1}}", "unknown key; use allow_cpu_fallback, autotune,"),
         ("global: {runtime: {backend: no}}", "global.runtime.backend: got False; use cpu or cuda"),
         ("global: {runtime: {allow_cpu_fallback: 'yes'}}", "got 'yes'; use true or false"),
-        ("global: {runtime: {shared_host_weights_mode: 0600}}", 'quoted text, at most "777"'),
+        ("global: {runtime: {shared_host_weights_mode: 600}}", "got 600; use a mode in octal digits as a quoted text"),
         ("global: {runtime: {shared_host_weights_mode: '0888'}}", "got '0888'"),
         ("global: {runtime: {numerics: f32}}", "global.runtime.numerics: got 'f32'; use auto"),
         ("global: {runtime: {residency_mode: x}}", "global.runtime.residency_mode: it was removed"),
@@ -322,7 +370,10 @@ def test_what_detection_refuses_is_among_them(loader: Loader) -> None:
         (f"workers: [{{name: {'a' * 65}}}]", "at most 64 of them"),
         ("workers: [{name: gateway}]", "the name 'gateway' is the node's own"),
         ("workers: [{name: a, prot: 1}]", "workers[0].prot: unknown key; did you mean port?"),
-        ("workers: [{name: a, runtime: {backend: cpu}}]", "workers[0].runtime.backend: all workers of a node"),
+        (
+            "workers: [{name: a, runtime: {backend: cuda}}]",
+            "workers.a.runtime.backend: got 'cuda', and the node's is cpu",
+        ),
         ("gpus: -1", "gpus: got -1"),
         ("gpus: true", "gpus: got True"),
         ("gpus: 65", "gpus: got 65; use auto, a count up to 64"),
@@ -331,7 +382,7 @@ def test_what_detection_refuses_is_among_them(loader: Loader) -> None:
     ],
 )
 def test_a_wrong_value_is_named_with_its_path_and_what_is_accepted(loader: Loader, text: str, said: str) -> None:
-    """YAML's oddities included: `yes` is no number, a number in quotes none either, 0600 no mode."""
+    """YAML's oddities included: `yes` is no number, a number in quotes none either, and 600 may be any mode."""
     assert any(said in problem for problem in loader.problems(f"model_repo: MODELS\n{text}\n"))
 
 
@@ -382,9 +433,14 @@ def test_settings_without_effect_are_noted_where_they_ask_for_something(loader: 
         "  scheduler: {models: {m: {weight: 2, residency: device}}}\n- {name: b}\n"
         "gateway: {logging: {level: debug}, scheduling: {models: {m: {replicas: all}}}}\nmodels: {big: [a]}\n"
     )
-    environ = {"REACTANT_GATEWAY_FILE": str(path), "INFERENCE_SERVER_SCHEDULER_COMPACTION_INTERVAL": "4"}
+    environ = {
+        "REACTANT_GATEWAY_FILE": str(path),
+        "INFERENCE_SERVER_SCHEDULER_COMPACTION_INTERVAL": "4",
+        "REACTANT_META_CONCURRENCY": "4",
+    }
     end = "is accepted and has no effect in this version"
     assert set(loader.load(text, environ).notes) == {
+        f"REACTANT_META_CONCURRENCY: 4 {end}",
         f"INFERENCE_SERVER_SCHEDULER_COMPACTION_INTERVAL: 4 {end}",
         f"global.runtime.shared_host_weights: True {end}",
         f"workers.a.runtime.mem_fraction: 0.5 {end}",
@@ -424,9 +480,9 @@ def test_the_default_backend_is_the_installed_runtimes(loader: Loader) -> None:
 def test_the_shipped_files_load_without_a_note(loader: Loader, name: str) -> None:
     """What operators start from is right, and promises nothing that has no effect."""
     text = (CONFIG / name).read_text().replace("/var/lib/reactantserver/models", "MODELS")
-    node = loader.load(text, host=make_host("0", "1", backend=Backend.CUDA))
-    assert node.notes == ()
-    assert [worker.runtime.backend for worker in node.workers] == [Backend.CUDA] * 2
+    (worker,) = loader.load(text, host=(host := make_host("0", backend=Backend.CUDA))).workers
+    assert loader.load(text, host=host).notes == ()
+    assert worker.runtime.backend is Backend.CUDA
 
 
 def test_the_annotated_file_shows_the_defaults(loader: Loader) -> None:

@@ -32,7 +32,7 @@ def test_devices_go_by_position_or_by_gpu(loader: Loader) -> None:
     """`gpu: k` is the k-th visible device; what is left over is noted."""
     node = loader.load("model_repo: MODELS\nworkers: [{name: a, gpu: 2}, {name: b}]", host=GPUS)
     assert [(it.name, it.device) for it in node.workers] == [("a", "MIG-y"), ("b", "GPU-x")]
-    assert node.notes == ("workers: no worker is listed for the visible device 0",)
+    assert node.notes[0] == "workers: no worker is listed for the visible device 0"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,37 @@ def test_where_devices_were_named_they_decide_the_number(loader: Loader) -> None
     assert node.notes == (
         "--workers, REACTANT_CPU_WORKERS: 4 has no effect: there is one worker for each of the 2 devices",
     )
+
+
+def test_listed_workers_decide_the_number_too(loader: Loader) -> None:
+    """Another number is noted."""
+    node = loader.load(TWO, {"REACTANT_CPU_WORKERS": "3"})
+    assert [it.name for it in node.workers] == ["a", "b"]
+    assert node.notes == ("--workers, REACTANT_CPU_WORKERS: no effect: the node file lists the workers",)
+
+
+def test_an_entry_may_repeat_the_nodes_backend(loader: Loader) -> None:
+    """As a file does in which every worker is written out; another one is refused."""
+    text = "model_repo: MODELS\nworkers: [{name: a, runtime: {backend: GPU}}]"
+    assert loader.load(text, host=GPUS).workers[0].runtime.backend is Backend.CUDA
+    assert loader.problem(text, host=GPUS, backend="cpu").startswith("workers.a.runtime.backend: got 'cuda', and the")
+
+
+@pytest.mark.parametrize(
+    ("settings", "noted"),
+    [
+        ("", True),
+        ("runtime: {shared_host_weights: true}", False),
+        ("runtime: {weight_cache_fraction: 0}", False),
+        ("runtime: {backend: cpu}", False),
+    ],
+)
+def test_several_device_workers_read_the_weights_each(loader: Loader, settings: str, noted: bool) -> None:
+    """What that takes of host memory is said, with the settings that are about it."""
+    node = loader.load(f"model_repo: MODELS\nglobal: {{{settings}}}", host=GPUS)
+    found = [note for note in node.notes if note.startswith("each of the 3 workers reads")]
+    assert bool(found) == noted
+    assert all("shared_host_weights: true" in note and "weight_cache_fraction: 0" in note for note in found)
 
 
 def test_a_doubt_about_the_devices_is_noted_where_they_are_used(loader: Loader) -> None:
@@ -230,7 +261,7 @@ def test_what_is_placed_without_a_problem_fits_together(
             problems.raise_if_any()
         return
     problems.raise_if_any()
-    assert notes == ()
+    assert len(notes) == (devices > 1)
     assert [it.device for it in workers] == list(selectors or [""] * cpu_workers)
     assert len({it.name for it in workers}) == len(workers)
     assert all(1 <= it.threads <= MAX_THREADS for it in workers)

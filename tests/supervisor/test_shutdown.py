@@ -87,6 +87,15 @@ def test_a_late_second_signal_gains_no_time() -> None:
     assert way.at(10) == [Phase.STOPPED]
 
 
+def test_a_process_has_a_second_to_die() -> None:
+    """However short the timeout: that SIGKILL was not enough is said of no process that was only slow."""
+    shutdown = Shutdown(0)
+    shutdown.begin(ExitCode.OK, _at(0))
+    assert [shutdown.next(_at(0), drained=False, alive=True) for _ in range(3)] == [Phase.STOPPING, Phase.KILLING, None]
+    assert shutdown.next(_at(0.999), drained=False, alive=True) is None
+    assert shutdown.next(_at(1), drained=False, alive=True) is Phase.STOPPED
+
+
 def test_a_signal_that_comes_double_is_one() -> None:
     """Whoever signals both the process and its group means it once."""
     way = Way()

@@ -6,13 +6,14 @@ import json
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import supervisor_children as children
 from tests.support.node import NodeProcess, is_alive, wait_until
-from tests.support.supervisor_host import child, start_supervisor
+from tests.support.supervisor_host import child, start_supervisor, told
 
 FAST = 50.0
 """Backoffs of seconds pass in a moment; for tests without heartbeats."""
@@ -28,10 +29,21 @@ def lines_of(node: NodeProcess, name: str) -> list[str]:
     return [line.removeprefix(f"[{name}] ") for line in node.lines if line.startswith(f"[{name}] ")]
 
 
-def test_a_flood_is_whole_and_holds_up_nobody(tmp_path: Path) -> None:
-    """100,000 lines at once: each comes out, in order, with one prefix, beside another child's."""
+SLOW_READER = """
+import os, time
+while data := os.read(0, 65536):
+    os.write(1, data)
+    time.sleep(0.015)
+"""
+"""Takes about 4 MB in a second, which a flood exceeds by far."""
+
+
+@pytest.mark.parametrize("reader", ["cat", f"{sys.executable} -c '{SLOW_READER}'"], ids=["fast", "slow"])
+def test_a_flood_is_whole_and_holds_up_nobody(tmp_path: Path, reader: str) -> None:
+    """100,000 lines at once: each comes out, in order, with one prefix; a reader that is behind slows the child."""
     quiet = child("b", children.serve)
-    with start_supervisor(tmp_path, child("a", children.flood, 100_000), quiet) as node:
+    flood = child("a", children.flood, 100_000)
+    with start_supervisor(tmp_path, flood, quiet, prefix=("/bin/bash", "-c", f'exec "$0" "$@" > >({reader})')) as node:
         node.wait_line(r"^\[a\] line 099999 x")
         node.wait_line("a is ready")
         assert node.stop() == 0
@@ -132,9 +144,8 @@ def test_a_stopped_child_is_found_and_really_ends(tmp_path: Path) -> None:
         node.wait_line("a is killed: no heartbeat")
         wait_until(lambda: not is_alive(pid), "its end")
         node.wait_for(lambda: node.worker_pid("a") != pid, "the restart")
-        node.wait_for(lambda: node.output.count("[component] ready a 1") == 2, "it serves again")
-        lines = node.lines
-        assert lines.index("[component] gone a") < next(i for i, line in enumerate(lines) if "a died" in line)
+        node.wait_for(lambda: told(node).count("ready a 1") == 2, "it serves again")
+    assert node.output.index("component: gone a") < node.output.index("a died")
 
 
 def test_a_run_past_its_limit_is_a_hang(tmp_path: Path) -> None:

@@ -7,15 +7,23 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from reactant_node.clock import MonotonicClock
+from reactant_node.config.schema import SupervisorConfig
+from reactant_node.supervisor.child import State
+from reactant_node.supervisor.process import ChildProcess
+from reactant_node.supervisor.sink import Sink
+from reactant_node.supervisor.spec import ChildSpec
+from reactant_node.supervisor.supervisor import ChildStatistics, Supervisor
 from tests.support import supervisor_children as children
 from tests.support.node import LIMIT_SECONDS, NodeProcess, child_pids, is_alive, wait_until
-from tests.support.supervisor_host import child, start_supervisor
+from tests.support.supervisor_host import child, start_supervisor, told
 
 FAST = 50.0
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
@@ -43,14 +51,10 @@ def test_a_signal_drains_stops_and_exits_0(tmp_path: Path, number: signal.Signal
         wait_ready(node, "a", "b")
         node.signal(number)
         assert node.wait_exit() == 0
-    told = [line for line in node.lines if line.startswith("[component]")]
-    assert told[:3] == ["[component] start 1", "[component] ready a 1", "[component] ready b 1"] or told[1:3] == [
-        "[component] ready b 1",
-        "[component] ready a 1",
-    ]
-    assert told[3] == "[component] drain"
-    assert sorted(told[4:6]) == ["[component] gone a", "[component] gone b"]
-    assert told[6:] == ["[component] stop"]
+    start, *ready, drain, gone, also_gone, stop = told(node)
+    assert (start, drain, stop) == ("start 1", "drain", "stop")
+    assert sorted(ready) == ["ready a 1", "ready b 1"]
+    assert sorted([gone, also_gone]) == ["gone a", "gone b"]
     assert f"received {number.name}: draining, then stopping" in node.output
     assert "node stopped exit_code=0" in node.lines[-1]
     assert not (node.runtime_dir / "deaths").exists()
@@ -64,9 +68,8 @@ def test_a_signal_to_the_whole_group_reaches_the_parent_alone(tmp_path: Path, nu
         wait_ready(node, "a")
         os.killpg(node.pid, number)
         assert node.wait_exit() == 0
-    stopped = [line for line in node.lines if "a stopped" in line]
-    assert len(stopped) == 1
-    assert node.lines.index(stopped[0]) > node.lines.index("[component] drain")
+    assert node.output.count("a stopped") == 1
+    assert node.output.index("a stopped") > node.output.index("component: drain")
     assert "Traceback" not in node.output
 
 
@@ -99,6 +102,31 @@ def test_one_deadline_holds_for_everything(tmp_path: Path) -> None:
     assert sorted(died) == ["a", "b", "c"]
 
 
+def test_a_process_that_cannot_be_ended_does_not_keep_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver may hold it in the kernel: at the deadline the node says so and goes, with exit code 1."""
+    monkeypatch.setattr(ChildProcess, "exit_code", lambda _: None)
+    sink = Sink(os.open(os.devnull, os.O_WRONLY))
+    supervisor = Supervisor(
+        [ChildSpec("a", children.serve)],
+        SupervisorConfig(exit_timeout_seconds=0.1),
+        clock=MonotonicClock(),
+        sink=sink,
+        log_format="text",
+        runtime_dir=tmp_path,
+    )
+    assert repr(supervisor).startswith("<Supervisor <Shutdown RUNNING OK> None [<SupervisedChild a no process")
+    assert supervisor.statistics() == (ChildStatistics("a", State.STOPPED, 0),)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert supervisor.run() == 1
+    timer.join()
+    sink.close(1)
+    assert "a cannot be ended, not even by SIGKILL" in caplog.text
+    assert supervisor.restarts() == {"a": 0}
+
+
 def test_a_second_signal_hurries(tmp_path: Path) -> None:
     """The drain is over at once, and so is patience with the children."""
     with start_supervisor(
@@ -121,7 +149,7 @@ def test_a_child_that_dies_during_the_drain_is_not_restarted(tmp_path: Path) -> 
     ) as node:
         wait_ready(node, "a")
         node.signal(signal.SIGTERM)
-        node.wait_line("[component] drain".replace("[", r"\["))
+        node.wait_line("component: drain")
         os.kill(node.worker_pid("a"), signal.SIGKILL)
         assert node.wait_exit() == 0
     assert "a died: killed by SIGKILL (by somebody" in node.output
@@ -300,7 +328,7 @@ def test_a_component_that_fails_is_restarted(tmp_path: Path) -> None:
     ) as node:
         wait_ready(node, "a")
         node.wait_line("gateway failed: its thread ended")
-        node.wait_line(r"\[component\] start 3")
+        node.wait_line("component: start 3")
         assert node.stop() == 0
     assert node.output.count("started a") == 1
 
@@ -319,7 +347,8 @@ def test_a_component_that_cannot_start_means_that_nothing_is_started(tmp_path: P
     """A port that is taken is found before anything is spawned."""
     with start_supervisor(tmp_path, child("a", children.serve), component="taken") as node:
         assert node.wait_exit() == 1
-    assert node.lines == ["[component] stop", "cannot start: port 8001 is taken"]
+    assert "cannot start: port 8001 is taken" in node.lines
+    assert "started a" not in node.output
 
 
 # --- zombies and PID 1 -------------------------------------------------------------------------------------------

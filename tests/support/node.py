@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,7 +190,7 @@ def start_node(
     cwd: Path | None = None,
     ports: bool = True,
 ) -> Iterator[NodeProcess]:
-    """Run `serve` and end it by SIGKILL, children included, where the test has not stopped it.
+    """Run `serve` in a session of its own, and end it by SIGKILL, children included, where the test has not.
 
     Args:
         tmp_path: its runtime folder is made in here.
@@ -213,12 +213,14 @@ def start_node(
         stdin=subprocess.DEVNULL,
         env=env,
         cwd=cwd or tmp_path,
+        start_new_session=True,
     )
     node = NodeProcess(process, runtime_dir)
     try:
         yield node
     finally:
         family = [process.pid, *child_pids(process.pid)]
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(LIMIT_SECONDS)
         wait_until(lambda: not any(is_alive(pid) for pid in family), "the node's children end with it")

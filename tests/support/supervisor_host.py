@@ -7,7 +7,9 @@ than the real one lets backoffs of seconds pass in no time.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,7 +45,7 @@ class FastClock:
 
 
 class ScriptedComponent:
-    """A component that fails as a test wants; what it is told, it prints.
+    """A component that fails as a test wants; what it is told, it logs.
 
     Args:
         script: `healthy`; `fails N` times, then is healthy; `stuck`: fails, does not end, and cannot start again;
@@ -79,15 +81,15 @@ class ScriptedComponent:
         return "its thread ended"
 
     def child_ready(self, name: str, ready: Ready) -> None:
-        """Print it."""
+        """Log it."""
         self._say(f"ready {name} {ready.grpc_port}")
 
     def child_gone(self, name: str) -> None:
-        """Print it."""
+        """Log it."""
         self._say(f"gone {name}")
 
     def begin_drain(self) -> None:
-        """Print it."""
+        """Log it."""
         self._say("drain")
 
     def drained(self) -> bool:
@@ -100,7 +102,7 @@ class ScriptedComponent:
         return self._kind != "stuck"
 
     def _say(self, text: str) -> None:
-        os.write(1, f"[component] {text}\n".encode())
+        logging.getLogger(__name__).info("component: %s", text)
 
 
 def main(document: str) -> int:
@@ -165,6 +167,11 @@ def child(
         "environment": environment or {},
         "run_limit_seconds": run_limit_seconds,
     }
+
+
+def told(node: NodeProcess) -> list[str]:
+    """What a `ScriptedComponent` was told."""
+    return re.findall(r"component: (.*)$", node.output, re.MULTILINE)
 
 
 @contextmanager
