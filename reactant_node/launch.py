@@ -126,12 +126,18 @@ def _supervise(plan: LaunchPlan, runtime_dir: RuntimeDir, sink: Sink) -> ExitCod
 
 
 def _child_spec(node: NodeConfig, worker: WorkerConfig) -> ChildSpec:
+    # CUDA counts by speed unless told otherwise, while NVML and nvidia-smi count by bus: an ordinal must mean one GPU.
+    order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     limit = worker.scheduler.dispatch_timeout_seconds
     return ChildSpec(
         name=worker.name,
         target=entry.main,
         args=(worker, node.log_format, node.supervisor.exit_timeout_seconds * DRAIN_SHARE),
-        environment={"REACTANT_WORKER_NAME": worker.name, "CUDA_VISIBLE_DEVICES": worker.device},
+        environment={
+            "REACTANT_WORKER_NAME": worker.name,
+            "CUDA_VISIBLE_DEVICES": worker.device,
+            "CUDA_DEVICE_ORDER": order,
+        },
         run_limit_seconds=limit + RUN_LIMIT_SLACK_SECONDS if limit else 0.0,
     )
 

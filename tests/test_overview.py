@@ -22,7 +22,7 @@ def test_a_node_of_two_devices(loader: Loader) -> None:
     node = loader.load(
         "model_repo: MODELS\nworkers: [{name: left, gpu: 1}, {name: right, gpu: 0}]",
         environ,
-        host=make_host("0", "GPU-x", stated=True),
+        facts=make_host("0", "GPU-x", stated=True),
         backend="cpu",
     )
     steps = (DetectionStep("REACTANT_GPUS", "not set"), DetectionStep("gpus", "2: 0, GPU-x"))
@@ -60,7 +60,7 @@ def test_a_sole_worker_has_the_public_ports(loader: Loader) -> None:
 def test_workers_alone(loader: Loader) -> None:
     """Role workers has no gateway, and each worker faces the network."""
     environ = {"REACTANT_WORKER_THREADS": "3"}
-    node = loader.load(environ=environ, role="workers", host=make_host("0", backend=Backend.CUDA))
+    node = loader.load(environ=environ, role="workers", facts=make_host("0", backend=Backend.CUDA))
     text = render_plan(LaunchPlan(node, Detection(("0",), "NVML", stated=False, steps=()), CPUS))
     assert "worker0  0       cuda     0.0.0.0:8080  0.0.0.0:9100  3\n" in text
     assert "threads  worker compute threads: 3 (REACTANT_WORKER_THREADS)\n" in text

@@ -163,19 +163,22 @@ def text(what: str = "a text", *, pattern: str | None = None, blank: bool = Fals
 def texts(one: Check, *, separator: str) -> Check:
     """A list of such texts; in the environment one text with separators. Empty items are dropped there."""
 
-    def of_item(item: object) -> str:
-        try:
-            return str(one.of_value(item))
-        except Unacceptable as error:
-            raise Unacceptable(f"use a list, and for its item {shown(item)} {one.accepted}") from error
-
     def of_value(value: object) -> tuple[str, ...]:
-        if isinstance(value, list):
-            return tuple(of_item(item) for item in value)
-        raise Unacceptable("use a list")
+        if not isinstance(value, list):
+            raise Unacceptable("use a list")
+        found, wrong = [], []
+        for item in value:
+            try:
+                found.append(str(one.of_value(item)))
+            except Unacceptable:
+                wrong.append(shown(item))
+        if wrong:
+            items = f"item{'s' * (len(wrong) > 1)} {', '.join(wrong)}"
+            raise Unacceptable(f"use a list, and for its {items} {one.accepted}")
+        return tuple(found)
 
     def of_text(value: str) -> tuple[str, ...]:
-        return tuple(of_item(item.strip()) for item in value.split(separator) if item.strip())
+        return of_value([item.strip() for item in value.split(separator) if item.strip()])
 
     return Check(f"a list, each item {one.accepted}", of_value, of_text)
 

@@ -210,7 +210,10 @@ NODE = Table(
         ),
     },
     elsewhere=("model_repo", "gpus", "global", "workers", "models", "gateway"),
-    hints=(*(f"global.{path}" for path in ("runtime", "scheduler", "endpoints")), "gateway.listen"),
+    hints=(
+        *(f"global.{path}" for path in ("runtime", "scheduler", "endpoints", *WORKER.keys)),
+        *(f"gateway.{path}" for path in ("listen", *GATEWAY.keys)),
+    ),
 )
 """The top of the node file; log_format and supervisor are ours."""
 

@@ -190,7 +190,7 @@ class _Loading:
             devices=devices,
             entries=entries,
             common=self._file.common,
-            said=self._said.worker,
+            said={**self._said.worker, **self._host_said(role)},
             base_port=cast("int", self._node_values.get("base_port", BASE_PORT)),
             metrics_base_port=cast("int", self._node_values.get("metrics_base_port", METRICS_BASE_PORT)),
             listen=listen,
@@ -203,6 +203,11 @@ class _Loading:
         workers, notes = place(plan, self._problems)
         self._notes += notes
         return workers, plan.threads_origin
+
+    def _host_said(self, role: Role) -> Values:
+        """In role `workers` the workers' ports are the public ones, and `--host` speaks of them."""
+        host = self._public.host
+        return {"endpoints.host": host} if role is Role.WORKERS and host is not None else {}
 
     def _backend(self) -> Backend:
         """One backend per node: the flag's, the environment's, `global`'s, or the installed runtime's."""

@@ -317,7 +317,7 @@ def test_what_detection_refuses_is_among_them(loader: Loader) -> None:
         raise ConfigError("REACTANT_GPUS: got ''")
 
     host = loader_module.Host(8, Backend.CPU, refuse)
-    problems = loader.problems("model_repo: /nonexistent", host=host)
+    problems = loader.problems("model_repo: /nonexistent", facts=host)
     assert problems[0] == "REACTANT_GPUS: got ''"
     assert problems[1].startswith("model_repo")
 
@@ -344,6 +344,9 @@ def test_what_detection_refuses_is_among_them(loader: Loader) -> None:
         ("global: {runtime.backend: cuda}", "global.runtime.backend: unknown key"),
         ("global: {backend: cuda}", "global.backend: unknown key; did you mean runtime.backend?"),
         ("runtime: {backend: cuda}", "runtime: unknown key; did you mean global.runtime?"),
+        ("backend: cuda", "backend: unknown key; did you mean global.runtime.backend?"),
+        ("max_queue_depth: 5", "max_queue_depth: unknown key; did you mean global.scheduler.max_queue_depth?"),
+        ("listen: {grpc: ':1'}", "listen: unknown key; did you mean gateway.listen?"),
         ("global: {runtime: {zzz: 1}}", "unknown key; use allow_cpu_fallback, autotune,"),
         ("global: {runtime: {backend: no}}", "global.runtime.backend: got False; use cpu or cuda"),
         ("global: {runtime: {allow_cpu_fallback: 'yes'}}", "got 'yes'; use true or false"),
@@ -352,6 +355,7 @@ def test_what_detection_refuses_is_among_them(loader: Loader) -> None:
         ("global: {runtime: {numerics: f32}}", "global.runtime.numerics: got 'f32'; use auto"),
         ("global: {runtime: {residency_mode: x}}", "global.runtime.residency_mode: it was removed"),
         ("global: {endpoints: {host: 'a b'}}", "global.endpoints.host: got 'a b'"),
+        ("global: {models_include: [a, 1, '', 2.5]}", "and for its items 1, '', 2.5 a model's folder name"),
         ("global: {models_include: x}", "global.models_include: got 'x'; use a list"),
         ('global: {models_include: ["a\\0b"]}', "global.models_include: got ['a\\x00b']; use a list, and for its"),
         ("global: {scheduler: {models: {m: {wait: 1}}}}", "scheduler.models.m.wait: unknown key; did you mean weight"),
@@ -469,8 +473,8 @@ def test_a_backend_without_devices_is_refused_with_the_three_remedies(loader: Lo
 def test_the_default_backend_is_the_installed_runtimes(loader: Loader) -> None:
     """A CUDA build serves on CUDA unless told otherwise."""
     host = make_host("0", "1", backend=Backend.CUDA)
-    assert [worker.device for worker in loader.load(host=host).workers] == ["0", "1"]
-    assert [worker.device for worker in loader.load(host=host, backend="cpu").workers] == [""]
+    assert [worker.device for worker in loader.load(facts=host).workers] == ["0", "1"]
+    assert [worker.device for worker in loader.load(facts=host, backend="cpu").workers] == [""]
 
 
 # --- the shipped files ----------------------------------------------------------------------------------------------
@@ -480,8 +484,8 @@ def test_the_default_backend_is_the_installed_runtimes(loader: Loader) -> None:
 def test_the_shipped_files_load_without_a_note(loader: Loader, name: str) -> None:
     """What operators start from is right, and promises nothing that has no effect."""
     text = (CONFIG / name).read_text().replace("/var/lib/reactantserver/models", "MODELS")
-    (worker,) = loader.load(text, host=(host := make_host("0", backend=Backend.CUDA))).workers
-    assert loader.load(text, host=host).notes == ()
+    (worker,) = loader.load(text, facts=(host := make_host("0", backend=Backend.CUDA))).workers
+    assert loader.load(text, facts=host).notes == ()
     assert worker.runtime.backend is Backend.CUDA
 
 
@@ -489,4 +493,4 @@ def test_the_annotated_file_shows_the_defaults(loader: Loader) -> None:
     """Taking its lines over changes nothing: every value in it is the default, but for the backend and the workers."""
     text = (CONFIG / "node.yaml").read_text().replace("/var/lib/reactantserver/models", "MODELS")
     host = make_host("0", "1", backend=Backend.CUDA)
-    assert loader.load(text, host=host) == loader.load(host=host)
+    assert loader.load(text, facts=host) == loader.load(facts=host)

@@ -99,10 +99,10 @@ def again(loader: Loader, node: NodeConfig) -> NodeConfig:
         assert gpus is not None, "the materialized file leaves nothing to detect"
         return make_host().detect(gpus)
 
-    return loader.load(render_document(materialized(node)), host=Host(1, Backend.CPU, detect))
+    return loader.load(render_document(materialized(node)), facts=Host(1, Backend.CPU, detect))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     top=top_keys,
     common=worker_keys,
@@ -127,7 +127,7 @@ def test_it_loads_again_to_an_equal_configuration(
     if workers:
         document["workers"] = workers
     host = make_host("4", "5", "6", "7", cpus=9)
-    node = loader.load(render_document(document), {"REACTANT_WORKER_THREADS": threads}, host=host)
+    node = loader.load(render_document(document), {"REACTANT_WORKER_THREADS": threads}, facts=host)
     assert again(loader, node) == node
 
 

@@ -24,13 +24,13 @@ def ports_of(node: NodeConfig) -> list[tuple[str, int, int]]:
 
 def test_a_worker_is_made_for_each_device(loader: Loader) -> None:
     """worker0…, in the order of the devices, whose selectors stay as they were written."""
-    workers = loader.load(host=GPUS).workers
+    workers = loader.load(facts=GPUS).workers
     assert [(it.name, it.device) for it in workers] == [("worker0", "0"), ("worker1", "GPU-x"), ("worker2", "MIG-y")]
 
 
 def test_devices_go_by_position_or_by_gpu(loader: Loader) -> None:
     """`gpu: k` is the k-th visible device; what is left over is noted."""
-    node = loader.load("model_repo: MODELS\nworkers: [{name: a, gpu: 2}, {name: b}]", host=GPUS)
+    node = loader.load("model_repo: MODELS\nworkers: [{name: a, gpu: 2}, {name: b}]", facts=GPUS)
     assert [(it.name, it.device) for it in node.workers] == [("a", "MIG-y"), ("b", "GPU-x")]
     assert node.notes[0] == "workers: no worker is listed for the visible device 0"
 
@@ -46,12 +46,12 @@ def test_devices_go_by_position_or_by_gpu(loader: Loader) -> None:
 )
 def test_a_device_has_one_worker_and_a_worker_one_device(loader: Loader, workers: str, said: str) -> None:
     """More workers than devices, or a device used twice, is an error."""
-    assert loader.problem(f"model_repo: MODELS\nworkers: {workers}", host=GPUS).startswith(said)
+    assert loader.problem(f"model_repo: MODELS\nworkers: {workers}", facts=GPUS).startswith(said)
 
 
 def test_a_cpu_node_leaves_found_devices_alone_and_says_so(loader: Loader) -> None:
     """Its workers see none; a `gpu` in the file does not keep it from starting."""
-    node = loader.load("model_repo: MODELS\nworkers: [{name: a, gpu: 2}, {name: b}]", host=GPUS, backend="cpu")
+    node = loader.load("model_repo: MODELS\nworkers: [{name: a, gpu: 2}, {name: b}]", facts=GPUS, backend="cpu")
     assert [it.device for it in node.workers] == ["", ""]
     assert node.notes == (
         "3 devices are visible (NVML) and unused: the backend is cpu",
@@ -69,7 +69,7 @@ def test_a_cpu_node_has_as_many_workers_as_were_asked_for(loader: Loader) -> Non
 
 def test_where_devices_were_named_they_decide_the_number(loader: Loader) -> None:
     """An operator's list of devices makes one worker each on the CPU backend too; another number is noted."""
-    node = loader.load(host=make_host("0", "1", stated=True), workers="4")
+    node = loader.load(facts=make_host("0", "1", stated=True), workers="4")
     assert [it.device for it in node.workers] == ["0", "1"]
     assert node.notes == (
         "--workers, REACTANT_CPU_WORKERS: 4 has no effect: there is one worker for each of the 2 devices",
@@ -86,8 +86,8 @@ def test_listed_workers_decide_the_number_too(loader: Loader) -> None:
 def test_an_entry_may_repeat_the_nodes_backend(loader: Loader) -> None:
     """As a file does in which every worker is written out; another one is refused."""
     text = "model_repo: MODELS\nworkers: [{name: a, runtime: {backend: GPU}}]"
-    assert loader.load(text, host=GPUS).workers[0].runtime.backend is Backend.CUDA
-    assert loader.problem(text, host=GPUS, backend="cpu").startswith("workers.a.runtime.backend: got 'cuda', and the")
+    assert loader.load(text, facts=GPUS).workers[0].runtime.backend is Backend.CUDA
+    assert loader.problem(text, facts=GPUS, backend="cpu").startswith("workers.a.runtime.backend: got 'cuda', and the")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_an_entry_may_repeat_the_nodes_backend(loader: Loader) -> None:
 )
 def test_several_device_workers_read_the_weights_each(loader: Loader, settings: str, noted: bool) -> None:
     """What that takes of host memory is said, with the settings that are about it."""
-    node = loader.load(f"model_repo: MODELS\nglobal: {{{settings}}}", host=GPUS)
+    node = loader.load(f"model_repo: MODELS\nglobal: {{{settings}}}", facts=GPUS)
     found = [note for note in node.notes if note.startswith("each of the 3 workers reads")]
     assert bool(found) == noted
     assert all("shared_host_weights: true" in note and "weight_cache_fraction: 0" in note for note in found)
@@ -110,7 +110,7 @@ def test_several_device_workers_read_the_weights_each(loader: Loader, settings: 
 def test_a_doubt_about_the_devices_is_noted_where_they_are_used(loader: Loader) -> None:
     """Present but perhaps unusable: the node starts, and says so."""
     host = make_host("0", backend=Backend.CUDA, doubt="known by /dev alone")
-    assert loader.load(host=host).notes == ("known by /dev alone",)
+    assert loader.load(facts=host).notes == ("known by /dev alone",)
 
 
 # --- ports ----------------------------------------------------------------------------------------------------------
@@ -127,8 +127,9 @@ def test_ports_are_counted_from_their_bases(loader: Loader) -> None:
 
 
 def test_workers_that_face_the_network_listen_where_they_were_told(loader: Loader) -> None:
-    """In role workers: everywhere, or endpoints.host, or the entry's own host."""
+    """In role workers: everywhere, or endpoints.host, or the entry's own host, or what --host says for all."""
     assert ports_of(loader.load(role="workers")) == [("0.0.0.0", 8080, 9100)]
+    assert ports_of(loader.load(role="workers", host="127.0.0.5")) == [("127.0.0.5", 8080, 9100)]
     text = TWO.replace("{name: a}", "{name: a, host: '::1'}") + "global: {endpoints: {host: 10.0.0.1}}"
     node = loader.load(text, role="workers")
     assert [(it.endpoints.host, it.endpoints.metrics_host) for it in node.workers] == [("::1",) * 2, ("10.0.0.1",) * 2]
@@ -186,7 +187,7 @@ def test_where_a_worker_was_told_to_listen_in_vain_is_noted(loader: Loader) -> N
 )
 def test_the_usable_cpus_are_shared_out(loader: Loader, cpus: int, workers: int, threads: int) -> None:
     """Rounded down, at least one, at most 16 each."""
-    node = loader.load(host=make_host(cpus=cpus), workers=str(workers))
+    node = loader.load(facts=make_host(cpus=cpus), workers=str(workers))
     assert {it.threads for it in node.workers} == {threads}
     assert node.threads_origin == ""
 

@@ -110,7 +110,7 @@ def test_the_folder_is_free_however_its_node_ended(here: Path) -> None:
         "import os, subprocess, sys\n"
         "from reactant_node.config.runtime_dir import claim_runtime_dir\n"
         "with claim_runtime_dir(sys.argv[1]):\n"
-        "    child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0, stdout=subprocess.DEVNULL)\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'open(0).read()'], stdin=0, stdout=subprocess.DEVNULL)\n"
         "    print(flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
     )

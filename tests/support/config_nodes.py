@@ -47,12 +47,12 @@ class Loader:
         text: str | None = "model_repo: MODELS",
         environ: Mapping[str, str] | None = None,
         *,
-        host: Host | None = None,
+        facts: Host | None = None,
         **options: Any,
     ) -> NodeConfig:
         """What a node file's text, or none, comes to."""
         config = options.pop("config", None) if text is None else str(self.write(text))
-        return load_node(Options(config=config, **options), environ or {}, host or make_host())
+        return load_node(Options(config=config, **options), environ or {}, facts or make_host())
 
     def problems(self, *arguments: Any, **options: Any) -> tuple[str, ...]:
         """What is wrong with it; it has to be."""
