@@ -28,7 +28,8 @@ class Installation:
     """What is installed.
 
     Attributes:
-        packages: name to version, of `onnxruntime` and `onnxruntime-gpu`; both together break each other.
+        packages: name to version, of `onnxruntime` and `onnxruntime-gpu` where the module comes from; both in one place
+            have overwritten each other.
         folder: where the module `onnxruntime` is, None where there is none.
         has_cuda_provider: the CUDA provider's library is in it.
     """
@@ -43,7 +44,7 @@ def find_installation() -> Installation:
     spec = importlib.util.find_spec("onnxruntime")
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
     return Installation(
-        packages=dict(filter(None, map(_version, (CPU_PACKAGE, CUDA_PACKAGE)))),
+        packages={} if folder is None else _versions(folder.parent),
         folder=folder,
         has_cuda_provider=folder is not None and (folder / "capi" / CUDA_PROVIDER_FILE).is_file(),
     )
@@ -94,8 +95,7 @@ def missing_cuda_library() -> str | None:
     return f"the check ended with {ended.returncode}: {(ended.stderr.strip().splitlines() or ['no message'])[-1]}"
 
 
-def _version(package: str) -> tuple[str, str] | None:
-    try:
-        return package, metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _versions(place: Path) -> dict[str, str]:
+    """The packages installed in one place: what else is on the path, beside a zipapp's own, is not what is imported."""
+    found = {name: metadata.distributions(name=name, path=[str(place)]) for name in (CPU_PACKAGE, CUDA_PACKAGE)}
+    return {name: distribution.version for name, places in found.items() for distribution in places}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import onnxruntime
@@ -71,11 +71,39 @@ def test_a_cuda_check_that_dies_is_an_answer_too(monkeypatch: pytest.MonkeyPatch
     assert missing_cuda_library() == "the check ended with -6: no message"
 
 
-def test_a_package_that_is_not_there_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def place_of(folder: Path, *packages: str) -> Path:
+    """A place on the path with the module `onnxruntime`, and the metadata of some packages."""
+    (folder / "onnxruntime").mkdir(parents=True)
+    (folder / "onnxruntime" / "__init__.py").touch()
+    for name in packages:
+        metadata = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    return folder
+
+
+def found_on(*places: Path) -> Installation:
+    """What is found with these places first on the path, in a process of its own."""
+    question = (
+        f"import sys; sys.path[:0] = {[str(place) for place in places]!r}\n"
+        "from reactant_node.runtime.availability import find_installation; print(repr(find_installation().packages))"
+    )
+    answer = subprocess.run([sys.executable, "-c", question], check=True, capture_output=True, text=True, timeout=60)
+    return Installation(ast.literal_eval(answer.stdout), places[0] / "onnxruntime", has_cuda_provider=False)
+
+
+def test_only_what_is_imported_counts(tmp_path: Path) -> None:
+    """A zipapp brings its own; another ONNX Runtime of the host's Python, behind it on the path, breaks nothing."""
+    ours, hosts = place_of(tmp_path / "ours", "onnxruntime-gpu"), place_of(tmp_path / "hosts", "onnxruntime")
+    assert found_on(ours, hosts).packages == {"onnxruntime-gpu": "1.0"}
+
+
+def test_both_in_one_place_are_both_found(tmp_path: Path) -> None:
+    """They have overwritten each other's files."""
+    both = place_of(tmp_path / "both", "onnxruntime", "onnxruntime-gpu")
+    assert found_on(both).packages == {"onnxruntime": "1.0", "onnxruntime-gpu": "1.0"}
+
+
+def test_a_module_without_metadata_has_no_version(tmp_path: Path) -> None:
     """Metadata that is missing is not an error: some images install without it."""
-
-    def absent(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", absent)
-    assert find_installation().packages == {}
+    assert found_on(place_of(tmp_path / "bare")).packages == {}
