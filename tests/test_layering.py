@@ -49,7 +49,7 @@ PURE = (
     *("errors.py", "dtypes.py", "tensors.py", "reports.py"),
     *("config/schema.py", "config/checks.py", "config/keys.py", "config/problems.py", "config/environment.py"),
     *("config/settings.py", "config/options.py", "config/placement.py", "config/public.py", "config/materialized.py"),
-    "models/signature.py",
+    *("models/signature.py", "models/changes.py"),
     *("http2/", "rpc/", "scheduling/", "residency/", "kserve/peek.py"),
     *("supervisor/child.py", "supervisor/spec.py", "supervisor/logs.py", "supervisor/shutdown.py"),
     *("gateway/table.py", "gateway/selection.py", "gateway/packing.py"),

@@ -90,10 +90,8 @@ _NO_TLS = not_served(
 
 WORKER = Table(
     keys={
-        "model_control_mode": Key(
-            choice("dynamic", "static", "explicit", also={"poll": "dynamic", "none": "static"}), idle="static"
-        ),
-        "model_poll_seconds": Key(seconds(above_zero=True), idle=15.0),
+        "model_control_mode": Key(choice("dynamic", "static", "explicit", also={"poll": "dynamic", "none": "static"})),
+        "model_poll_seconds": Key(seconds(above_zero=True)),
         "models_include": Key(texts(text("a model's folder name"), separator=":")),
         "cache_dir": Key(text("a folder's path", blank=True), idle=""),
         "runtime.backend": Key(choice("cpu", "cuda", also={"gpu": "cuda"})),

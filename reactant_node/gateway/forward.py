@@ -34,6 +34,8 @@ MAX_LOSSES = 2
 
 Attempt = Callable[[Replica], Awaitable[bytes]]
 
+NO_WORKER = "no worker can be reached; they are starting, or have failed"
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardLimits:
@@ -105,7 +107,7 @@ class Forwarder:
             return await self._first_good(self._order("", table.listed[model]), attempt)
         if table.workers:
             return await self._first_good(self._order("", table.workers), attempt, final=(NotFound,))
-        raise Unavailable("no worker can be reached; they are starting, or have failed")
+        raise Unavailable(NO_WORKER)
 
     def _order(self, turn: str, workers: Sequence[str]) -> tuple[str, ...]:
         return self._selector.order(turn, workers, self._discovery.outstanding())

@@ -2,7 +2,7 @@
 
 A client must not notice whether there is one worker or several. So what a worker can say is a worker's answer,
 passed on; only what is the node's own is said here: that it lives, whether it is ready (the same fact as /readyz),
-and the index merged over the workers. Methods without a route are UNIMPLEMENTED.
+and the index and the statistics, which are every worker's together. Methods without a route are UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from reactant_node.clock import NS_PER_SECOND
 from reactant_node.errors import NodeError, NotFound, Unavailable
 from reactant_node.gateway.discovery import PROBE_SECONDS, Discovery
-from reactant_node.gateway.forward import Forwarder
+from reactant_node.gateway.forward import NO_WORKER, Forwarder
 from reactant_node.gateway.observe import Recorder
 from reactant_node.gateway.table import merge_index
 from reactant_node.kserve import metadata
 from reactant_node.kserve.peek import peek_infer
+from reactant_node.kserve.statistics import decode_statistics, encode_statistics, sum_statistics
 from reactant_node.telemetry.calls import Measurement
 from reactant_node.transport.interface import Buffer, CallContext, Handler, Routes
 
 Answer = Callable[[bytes, CallContext, Measurement], Awaitable[bytes]]
+T = TypeVar("T")
 
 
 class NodeService:
@@ -54,7 +57,9 @@ class NodeService:
                 metadata.SERVER_READY: self._server_ready,
                 metadata.SERVER_METADATA: self._server_metadata,
                 metadata.MODEL_READY: self._model_ready,
-                metadata.MODEL_METADATA: self._model_metadata,
+                metadata.MODEL_METADATA: self._model_question,
+                metadata.MODEL_CONFIG: self._model_question,
+                metadata.MODEL_STATISTICS: self._model_statistics,
                 metadata.REPOSITORY_INDEX: self._repository_index,
             }
         return {method: self._measured(method, answer) for method, answer in answers.items()}
@@ -98,34 +103,49 @@ class NodeService:
         except Unavailable:  # no worker: so it is not, and a probe wants that as an answer
             return metadata.encode_ready(ready=False)
 
-    async def _model_metadata(self, message: bytes, context: CallContext, measurement: Measurement) -> bytes:
+    async def _model_question(self, message: bytes, context: CallContext, measurement: Measurement) -> bytes:
         model = metadata.decode_model_query(message).model
         with self._labelled(measurement, model):
             return await self._forwarder.ask(model, message, context)
 
     async def _repository_index(self, message: bytes, context: CallContext, _: Measurement) -> bytes:
         metadata.decode_index_request(message)  # a malformed one is told so here, and not by every worker
-        replies = await asyncio.gather(
-            *(self._index_of(worker, message, context) for worker in self._discovery.table.workers)
-        )
-        indexes = [reply for reply in replies if reply is not None]
+        replies = await self._ask_all(message, context, metadata.decode_index)
+        indexes = [reply for reply in replies if not isinstance(reply, NodeError)]
         if not indexes:
-            raise Unavailable("no worker can be reached; they are starting, or have failed")
+            raise Unavailable(NO_WORKER)
         return metadata.encode_index(merge_index(row for index in indexes for row in index))
 
-    async def _index_of(
-        self, worker: str, message: bytes, context: CallContext
-    ) -> tuple[metadata.IndexEntry, ...] | None:
-        """A worker's rows as the client's own request asks for them, or None where it does not answer."""
+    async def _model_statistics(self, message: bytes, context: CallContext, measurement: Measurement) -> bytes:
+        with self._labelled(measurement, metadata.decode_model_query(message).model):
+            replies = await self._ask_all(message, context, decode_statistics)
+            counted = [reply for reply in replies if not isinstance(reply, NodeError)]
+            if not counted:
+                # NOT_FOUND comes last: a worker that says anything else knows more of the model.
+                errors = [reply for reply in replies if isinstance(reply, NodeError)]
+                raise min(errors, key=lambda error: isinstance(error, NotFound), default=Unavailable(NO_WORKER))
+            return encode_statistics(sum_statistics(model for reply in counted for model in reply))
+
+    async def _ask_all(
+        self, message: bytes, context: CallContext, decode: Callable[[bytes], T]
+    ) -> Sequence[T | NodeError]:
+        """What every worker answers to the client's own question, or why it does not."""
+        return await asyncio.gather(
+            *(self._ask(worker, message, context, decode) for worker in self._discovery.table.workers)
+        )
+
+    async def _ask(
+        self, worker: str, message: bytes, context: CallContext, decode: Callable[[bytes], T]
+    ) -> T | NodeError:
         soon_ns = self._recorder.clock.now_ns() + round(PROBE_SECONDS * NS_PER_SECOND)
         deadline_ns = min(soon_ns, self._forwarder.deadline_ns(context))
         replica = self._discovery.replicas.get(worker)
+        if replica is None:
+            return Unavailable(f"{worker} is gone")
         try:
-            if replica is None:
-                return None
-            return metadata.decode_index(await replica.ask(context.method, message, deadline_ns=deadline_ns))
-        except NodeError:
-            return None
+            return decode(await replica.ask(context.method, message, deadline_ns=deadline_ns))
+        except NodeError as error:
+            return error
 
     async def _health(self, message: bytes, _: CallContext, __: Measurement) -> bytes:
         service = metadata.decode_health_request(message)

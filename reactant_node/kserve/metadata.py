@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from google.protobuf.message import DecodeError, Message
-
-from reactant_node.errors import Internal, InvalidArgument, NodeError
+from reactant_node.errors import Internal, InvalidArgument
+from reactant_node.kserve.parsing import parse
 from reactant_node.kserve.pb import grpc_predict_v2_pb2 as pb
 from reactant_node.kserve.pb import health_pb2
 from reactant_node.models.signature import Dimension, ModelSignature, TensorSpec
@@ -25,6 +23,8 @@ SERVER_READY = _INFERENCE + "ServerReady"
 SERVER_METADATA = _INFERENCE + "ServerMetadata"
 MODEL_READY = _INFERENCE + "ModelReady"
 MODEL_METADATA = _INFERENCE + "ModelMetadata"
+MODEL_CONFIG = _INFERENCE + "ModelConfig"
+MODEL_STATISTICS = _INFERENCE + "ModelStatistics"
 MODEL_INFER = _INFERENCE + "ModelInfer"
 REPOSITORY_INDEX = _INFERENCE + "RepositoryIndex"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
@@ -37,7 +37,7 @@ _ANY_EXTENT = -1
 
 @dataclass(frozen=True, slots=True)
 class ModelQuery:
-    """Which model a ModelReady or ModelMetadata request asks about; version may be empty."""
+    """Which model a ModelReady, ModelMetadata, ModelConfig or ModelStatistics request names; version may be empty."""
 
     model: str
     version: str
@@ -69,7 +69,7 @@ def decode_ready(reply: bytes) -> bool:
     Raises:
         Internal: the peer's reply is malformed.
     """
-    return _parse(pb.ServerReadyResponse, reply, Internal).ready
+    return parse(pb.ServerReadyResponse, reply, Internal).ready
 
 
 def encode_server_metadata(name: str, version: str, extensions: Sequence[str]) -> bytes:
@@ -78,17 +78,17 @@ def encode_server_metadata(name: str, version: str, extensions: Sequence[str]) -
 
 
 def encode_model_query(query: ModelQuery) -> bytes:
-    """A ModelReady or ModelMetadata request: the two are laid out alike."""
+    """A request about one model: those of all `ModelQuery` methods are laid out alike."""
     return pb.ModelReadyRequest(name=query.model, version=query.version).SerializeToString()
 
 
 def decode_model_query(request: bytes) -> ModelQuery:
-    """What a ModelReady or ModelMetadata request asks about.
+    """What a request about one model asks for: those of all `ModelQuery` methods are laid out alike.
 
     Raises:
         InvalidArgument: the request is malformed.
     """
-    message = _parse(pb.ModelReadyRequest, request, InvalidArgument)
+    message = parse(pb.ModelReadyRequest, request, InvalidArgument)
     return ModelQuery(message.name, message.version)
 
 
@@ -100,9 +100,9 @@ def encode_model_metadata(name: str, versions: Sequence[str], platform: str, sig
     """
     reply = pb.ModelMetadataResponse(name=name, versions=versions, platform=platform)
     for spec in signature.inputs:
-        reply.inputs.add(name=spec.name, datatype=spec.datatype, shape=_wire_shape(spec))
+        reply.inputs.add(name=spec.name, datatype=spec.datatype, shape=wire_shape(spec))
     for spec in signature.outputs:
-        reply.outputs.add(name=spec.name, datatype=spec.datatype, shape=_wire_shape(spec))
+        reply.outputs.add(name=spec.name, datatype=spec.datatype, shape=wire_shape(spec))
     return reply.SerializeToString()
 
 
@@ -117,7 +117,7 @@ def decode_index_request(request: bytes) -> bool:
     Raises:
         InvalidArgument: the request is malformed.
     """
-    return _parse(pb.RepositoryIndexRequest, request, InvalidArgument).ready
+    return parse(pb.RepositoryIndexRequest, request, InvalidArgument).ready
 
 
 def encode_index(entries: Sequence[IndexEntry]) -> bytes:
@@ -136,7 +136,7 @@ def decode_index(reply: bytes) -> tuple[IndexEntry, ...]:
     Raises:
         Internal: the peer's reply is malformed.
     """
-    rows = _parse(pb.RepositoryIndexResponse, reply, Internal).models
+    rows = parse(pb.RepositoryIndexResponse, reply, Internal).models
     return tuple(IndexEntry(row.name, row.version, row.state, row.reason) for row in rows)
 
 
@@ -146,7 +146,7 @@ def decode_health_request(request: bytes) -> str:
     Raises:
         InvalidArgument: the request is malformed.
     """
-    return _parse(health_pb2.HealthCheckRequest, request, InvalidArgument).service
+    return parse(health_pb2.HealthCheckRequest, request, InvalidArgument).service
 
 
 def encode_health(serving: bool) -> bytes:
@@ -155,16 +155,7 @@ def encode_health(serving: bool) -> bytes:
     return states(status=states.SERVING if serving else states.NOT_SERVING).SerializeToString()
 
 
-_AnyMessage = TypeVar("_AnyMessage", bound=Message)
-
-
-def _parse(kind: type[_AnyMessage], message: bytes, blame: type[NodeError]) -> _AnyMessage:
-    try:
-        return kind.FromString(message)
-    except DecodeError as error:
-        raise blame(f"malformed protobuf message: these {len(message)} bytes are no {kind.__name__}") from error
-
-
-def _wire_shape(spec: TensorSpec) -> list[int]:
+def wire_shape(spec: TensorSpec) -> list[int]:
+    """Extents as the protocol writes them: see `encode_model_metadata`."""
     shape: tuple[Dimension, ...] = (None,) if spec.shape is None else spec.shape
     return [extent if isinstance(extent, int) else _ANY_EXTENT for extent in shape]

@@ -204,12 +204,19 @@ def _folder_names(root: Path) -> tuple[list[str], list[str]]:
     """Names of the folders in a root, sorted, and what is wrong with the root, if anything."""
     try:
         with os.scandir(root) as entries:
-            folders = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+            folders = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
         if (root / MODEL_FILE).is_file():
             return folders, [f"model repository {root} holds {MODEL_FILE} itself; name the folder above it"]
     except OSError as error:
         return [], [f"model repository {root} cannot be read: {error.strerror}"]
     return folders, []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a ring, or to where we may not look: no reason to give up the whole root
+        return False
 
 
 def _not_found(include: Sequence[str], found: Iterable[str], roots: Sequence[str | Path]) -> Iterator[str]:

@@ -32,6 +32,7 @@ class FakeModel:
         gate: every run waits until it is set; None: no run waits.
         entered: set when a run begins, before it waits at the gate.
         load_error: why it cannot be loaded; empty: it can.
+        load_gate: every load waits until it is set; None: no load waits.
     """
 
     signature: ModelSignature
@@ -39,6 +40,7 @@ class FakeModel:
     gate: threading.Event | None = None
     entered: threading.Event = field(default_factory=threading.Event)
     load_error: str = ""
+    load_gate: threading.Event | None = None
 
 
 class FakeSession:
@@ -53,6 +55,11 @@ class FakeSession:
 
     def __repr__(self) -> str:
         return f"<FakeSession {'closed' if self._closed else 'open'}, {self.runs} runs>"
+
+    @property
+    def closed(self) -> bool:
+        """It was let go of."""
+        return self._closed
 
     @property
     def signature(self) -> ModelSignature:
@@ -77,9 +84,13 @@ class FakeSession:
 
 
 class FakeRuntime:
-    """Makes sessions of the models it was given, by the name of the folder that holds the file."""
+    """Makes sessions of the models it was given, by the name of the folder that holds the file.
+
+    `sessions` are all it has made, the closed ones too. A mapping that changes is looked into at each load.
+    """
 
     def __init__(self, models: Mapping[str, FakeModel], platform: str = "cpu") -> None:
+        self.sessions: list[FakeSession] = []
         self._models = models
         self._platform = platform
 
@@ -100,9 +111,13 @@ class FakeRuntime:
         model = next((self._models[part] for part in reversed(model_path.parts) if part in self._models), None)
         if model is None:
             raise ModelLoadError(f"no fake model for {model_path}; given are {', '.join(self._models) or 'none'}")
+        if model.load_gate is not None:
+            model.load_gate.wait()
         if model.load_error:
             raise ModelLoadError(model.load_error)
-        return FakeSession(model)
+        session = FakeSession(model)
+        self.sessions.append(session)
+        return session
 
 
 def _array(data: NDArray[Any], datatype: str) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """What a worker knows of an inference runtime. `ort.py` is the real one, `fake.py` its double.
 
-A `Runtime` belongs to one worker process and one device. Sessions are made and run by the worker's dispatch
-thread (or one thread at a time at start); `Session.run` releases the interpreter while the device works.
+A `Runtime` belongs to one worker process and one device. Its sessions are run and closed by the worker's dispatch
+thread and made by another, one at a time, also while one runs. Both release the interpreter while they work.
 """
 
 from __future__ import annotations

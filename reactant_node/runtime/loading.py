@@ -29,6 +29,21 @@ class LoadedModel:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedModel:
+    """A model that has a session and has yet to run.
+
+    Attributes:
+        folder: where it is from.
+        session: its signature is the one that is served.
+        batch_axis: as declared or inferred.
+    """
+
+    folder: ModelFolder
+    session: Session
+    batch_axis: BatchAxis
+
+
 class BoundSession:
     """A session whose signature is narrowed by what the model's folder declares."""
 
@@ -59,21 +74,41 @@ class BoundSession:
 
 
 def load_model(runtime: Runtime, folder: ModelFolder) -> LoadedModel:
-    """Load one model of a repository.
+    """Load one model of a repository: `prepare_model`, and `probe_model` at once.
 
     Raises:
         ModelLoadError: it cannot be served, or contradicts what its folder declares.
         RuntimeUnavailable: the device is gone.
     """
+    return probe_model(prepare_model(runtime, folder))
+
+
+def prepare_model(runtime: Runtime, folder: ModelFolder) -> PreparedModel:
+    """Make a model's session. Nothing runs, so the device may be somebody else's.
+
+    Raises:
+        ModelLoadError: as `load_model`.
+        RuntimeUnavailable: as `load_model`.
+    """
     session = runtime.load(folder.path)
     try:
         binding = bind(folder.declaration, session.signature)
-        probed = probe_batch_axis(session, binding.signature, binding.batch_axis)
     except BaseException:
         session.close()
         raise
     served = session if folder.declaration is None else BoundSession(session, binding.signature)
-    return LoadedModel(served, probed.batch_axis, (*folder.warnings, *filter(None, [probed.warning])))
+    return PreparedModel(folder, served, binding.batch_axis)
+
+
+def probe_model(prepared: PreparedModel) -> LoadedModel:
+    """Run a prepared model a few times to prove its batch axis. Closes the session where that fails altogether."""
+    session = prepared.session
+    try:
+        probed = probe_batch_axis(session, session.signature, prepared.batch_axis)
+    except BaseException:
+        session.close()
+        raise
+    return LoadedModel(session, probed.batch_axis, (*prepared.folder.warnings, *filter(None, [probed.warning])))
 
 
 def examine_model(runtime: Runtime, folder: ModelFolder) -> Examination:

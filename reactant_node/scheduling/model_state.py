@@ -28,6 +28,11 @@ EXACT_SIZES = 1024
 """Batch sizes counted each on its own; larger ones at the next power of two, so that clients cannot make it grow."""
 
 
+def counted_size(batch_size: int) -> int:
+    """The size that a batch is counted under: its own up to `EXACT_SIZES`, else the next power of two."""
+    return batch_size if batch_size <= EXACT_SIZES else 1 << (batch_size - 1).bit_length()
+
+
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
     """One execution to be made.
@@ -166,7 +171,7 @@ class ModelState(Generic[T]):
     def record(self, batch_size: int, compute_ns: int, now_ns: int, *, succeeded: bool) -> None:
         """Charge a run that has ended, and learn its cost where it succeeded."""
         self.usage.add(compute_ns, now_ns)
-        self._batch_sizes[batch_size if batch_size <= EXACT_SIZES else 1 << (batch_size - 1).bit_length()] += 1
+        self._batch_sizes[counted_size(batch_size)] += 1
         if succeeded:
             self.costs.record(batch_size, compute_ns)
 

@@ -103,6 +103,9 @@ class Scheduler(Generic[T]):
         """Waiting requests."""
         return len(self._homes)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._models
+
     def add_model(self, name: str, limits: BatchLimits) -> None:
         """Accept requests for a model.
 
@@ -161,6 +164,14 @@ class Scheduler(Generic[T]):
         if not (isfinite(weight) and weight > 0):
             raise InvalidArgument(f"model '{name}': weight is {weight}; use a number above 0")
         model.weight = weight
+
+    def limits(self, name: str) -> BatchLimits:
+        """What is joined of a model's requests: what the model allows, within what is configured.
+
+        Raises:
+            NotFound: there is no such model.
+        """
+        return self._model(name).queue.limits
 
     def seed_cost(self, name: str, batch_size: int, compute_ns: int) -> None:
         """Learn from a warm-up run, which nobody is charged for.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from urllib.parse import unquote
 
 from reactant_node.errors import AddressInUse, ConfigError
 from reactant_node.transport.interface import Address
@@ -40,6 +41,22 @@ def is_wildcard(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine talking to itself; also where IPv6 carries an IPv4 one."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def peer_host(peer: str) -> str:
+    """The host in gRPC's name of a peer: `ipv4:10.0.0.1:4711`, `ipv6:%5B::1%5D:4711`; empty for anything else."""
+    family, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""
 
 
 def check_free(address: Address) -> None:

@@ -36,7 +36,7 @@ from reactant_node.errors import (
     Unimplemented,
     from_status,
 )
-from reactant_node.transport.addresses import check_free, is_wildcard
+from reactant_node.transport.addresses import check_free, is_wildcard, peer_host
 from reactant_node.transport.calls import Calls
 from reactant_node.transport.interface import (
     Address,
@@ -147,6 +147,7 @@ class GrpcCallContext:
     method: str
     metadata: Sequence[tuple[str, str | bytes]]
     deadline_ns: int | None
+    peer: str
 
 
 class _ServerCall(Protocol):
@@ -157,6 +158,7 @@ class _ServerCall(Protocol):
     def add_done_callback(self, callback: Callable[[object], None]) -> None: ...
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]: ...
     def time_remaining(self) -> float | None: ...
+    def peer(self) -> str: ...
 
 
 class GrpcListener:
@@ -231,7 +233,8 @@ class GrpcListener:
             return b""
 
     async def _exchange(self, method: str, handler: Handler, call: _ServerCall) -> bytes:
-        context = GrpcCallContext(method, _metadata(call.invocation_metadata()), _deadline_ns(call.time_remaining()))
+        pairs = _metadata(call.invocation_metadata())
+        context = GrpcCallContext(method, pairs, _deadline_ns(call.time_remaining()), peer_host(call.peer()))
         message = await call.read()
         if not isinstance(message, bytes):
             raise InvalidArgument("the call carries no message, or one over the limit")

@@ -58,6 +58,11 @@ class CallContext(Protocol):
         """Absolute deadline on the monotonic clock, or None."""
         ...
 
+    @property
+    def peer(self) -> str:
+        """The address that the call comes from, without the port; empty where it has none that counts."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatistics:

@@ -42,10 +42,15 @@ _CLOSE_SECONDS = 1.0
 
 
 class MemoryTransport:
-    """A network of its own: listeners by port, whatever their host. Owned by one event loop."""
+    """A network of its own: listeners by port, whatever their host. Owned by one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        peer: where its channels say they call from.
+    """
+
+    def __init__(self, peer: str = "127.0.0.1") -> None:
         self._listeners: dict[int, MemoryListener] = {}
+        self._peer = peer
 
     def __repr__(self) -> str:
         return f"<MemoryTransport ports {sorted(self._listeners)}>"
@@ -56,7 +61,7 @@ class MemoryTransport:
 
     def dial(self, address: Address, limits: MessageLimits = MessageLimits()) -> Channel:  # noqa: B008 - frozen
         """A channel, which looks for its listener at each call."""
-        return MemoryChannel(self._listeners, address, limits)
+        return MemoryChannel(self._listeners, address, limits, self._peer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class MemoryCallContext:
     method: str
     metadata: Sequence[tuple[str, str | bytes]]
     deadline_ns: int | None
+    peer: str
 
 
 class MemoryListener:
@@ -138,8 +144,11 @@ class MemoryListener:
 class MemoryChannel:
     """A client; see `interface.Channel`."""
 
-    def __init__(self, listeners: dict[int, MemoryListener], address: Address, limits: MessageLimits) -> None:
+    def __init__(
+        self, listeners: dict[int, MemoryListener], address: Address, limits: MessageLimits, peer: str
+    ) -> None:
         self._listeners = listeners
+        self._peer = peer
         self._address = address
         self._limits = limits
         self._in_flight: set[asyncio.Task[bytes]] = set()
@@ -161,7 +170,7 @@ class MemoryChannel:
         request = checked_request(message, self._limits.send_bytes)
         timeout = remaining_seconds(deadline_ns)
         listener = self._reached()
-        context = MemoryCallContext(method, tuple(metadata), deadline_ns)
+        context = MemoryCallContext(method, tuple(metadata), deadline_ns, self._peer)
         served = asyncio.create_task(listener.serve(request, context))
         served.add_done_callback(_retrieve)
         self._in_flight.add(served)

@@ -2,11 +2,12 @@
 
 Start order, stopped in reverse:
 
-1. the dispatch thread, and heartbeats
-2. the runtime, on that thread
+1. the dispatch thread, the side thread, and heartbeats
+2. the runtime, on the dispatch thread
 3. the admin port: /healthz answers, /readyz says what is being loaded
-4. the models, one after the other on the dispatch thread
+4. the models, one after the other
 5. the gRPC port, and only then `Ready`
+6. the watcher, where the repository decides what is served
 
 SIGTERM: unready first, then new calls are answered UNAVAILABLE, those in flight finish, and after `drain_seconds`
 the rest are answered UNAVAILABLE too.
@@ -17,30 +18,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from reactant_node.clock import NS_PER_SECOND, Clock, MonotonicClock
 from reactant_node.config.schema import WorkerConfig
-from reactant_node.errors import ModelLoadError, RuntimeUnavailable
-from reactant_node.models.repository import ModelFolder, Snapshot, scan
+from reactant_node.models.changes import Load, RepositoryFollower
 from reactant_node.reports import HEARTBEAT_INTERVAL_SECONDS, Heartbeat, Loading, Ready, Report
 from reactant_node.runtime.interface import Runtime
-from reactant_node.runtime.loading import load_model
 from reactant_node.runtime.ort import OrtRuntime
-from reactant_node.scheduling.batching import BatchLimits
 from reactant_node.telemetry.admin import AdminServer, AdminSource
 from reactant_node.transport.grpcio import GrpcTransport
-from reactant_node.transport.interface import Address, Listener, MessageLimits, Transport
-from reactant_node.worker.catalog import Catalog, ModelState, ServedModel
+from reactant_node.transport.interface import Address, Listener, MessageLimits, Routes, Transport
+from reactant_node.worker.catalog import Catalog
+from reactant_node.worker.control import ModelControl
 from reactant_node.worker.dispatch import Dispatcher
+from reactant_node.worker.library import Library
 from reactant_node.worker.observe import WorkerObserver
 from reactant_node.worker.service import InferenceService
+from reactant_node.worker.side_thread import SideThread
+from reactant_node.worker.start_set import DYNAMIC, EXPLICIT, StartSet, find_start_set, included
+from reactant_node.worker.watcher import RepositoryWatcher
 
 STOP_SECONDS = 1.0
-"""For the dispatch thread to end once every call is answered; a run that goes on ends with the process."""
+"""For a thread to end once every call is answered; a run or a compile that goes on ends with the process."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -97,8 +102,9 @@ class Worker:
         self._make_runtime = make_runtime
         self._transport = transport
         self._clock = clock or MonotonicClock()
-        self._catalog = Catalog()
+        self._catalog = Catalog(on_demand=config.model_control_mode == EXPLICIT)
         self._dispatcher = Dispatcher(self._clock, config.scheduler)
+        self._side_thread = SideThread("side")
 
     def __repr__(self) -> str:
         return f"<Worker {self._config.name} {self._catalog!r} {self._dispatcher!r}>"
@@ -113,13 +119,20 @@ class Worker:
         async with AsyncExitStack() as stack:
             self._dispatcher.start()
             stack.push_async_callback(asyncio.to_thread, self._dispatcher.stop, STOP_SECONDS)
+            self._side_thread.start()
+            stack.push_async_callback(asyncio.to_thread, self._side_thread.stop, STOP_SECONDS)
             runtime = await self._dispatcher.call(self._make_runtime)
+            library = Library(runtime, self._catalog, self._dispatcher, self._side_thread, self._clock)
+            control = ModelControl(self._config, self._catalog, library, self._side_thread)
             service = InferenceService(self._config, runtime.platform, self._catalog, self._dispatcher, self._clock)
-            stack.callback(asyncio.create_task(self._beat(service)).cancel)
+            stack.callback(asyncio.create_task(self._beat(service, library)).cancel)
             metrics_port = self._start_admin(service, stack)
-            if await _interrupted(stop, self._load_models(runtime)):
+            follower = await _unless(stop, self._load_models(library, control))
+            if follower is None:
                 return
-            listener = await self._start_listener(service, metrics_port, stack)
+            listener = await self._start_listener({**service.routes(), **control.routes()}, metrics_port, stack)
+            if self._config.model_control_mode == DYNAMIC:
+                stack.callback(asyncio.create_task(self._watcher(follower, library).run()).cancel)
             await stop.wait()
             await self._drain(service, listener)
 
@@ -132,10 +145,10 @@ class Worker:
         stack.push_async_callback(asyncio.to_thread, admin.stop)
         return port
 
-    async def _start_listener(self, service: InferenceService, metrics_port: int, stack: AsyncExitStack) -> Listener:
+    async def _start_listener(self, routes: Routes, metrics_port: int, stack: AsyncExitStack) -> Listener:
         endpoints, grpc = self._config.endpoints, self._config.grpc
         limits = MessageLimits(grpc.max_recv_msg_bytes, grpc.max_send_msg_bytes)
-        listener = self._transport.listen(Address(endpoints.host, endpoints.port), service.routes(), limits)
+        listener = self._transport.listen(Address(endpoints.host, endpoints.port), routes, limits)
         address = await listener.start()
         stack.push_async_callback(listener.close)
         _log.info("listening: gRPC %s, metrics %s", address, Address(endpoints.metrics_host, metrics_port))
@@ -149,12 +162,18 @@ class Worker:
             async with asyncio.timeout(self._drain_seconds):
                 await listener.wait_idle()
 
-    async def _beat(self, service: InferenceService) -> None:
+    def _watcher(self, follower: RepositoryFollower, library: Library) -> RepositoryWatcher:
+        config = self._config
+        return RepositoryWatcher(
+            config.model_dirs, included(config), config.model_poll_seconds, follower, library, self._side_thread
+        )
+
+    async def _beat(self, service: InferenceService, library: Library) -> None:
         """Heartbeats, and the end of patience with a run: its callers are told before the supervisor ends it."""
         limit_seconds = self._config.scheduler.dispatch_timeout_seconds
         while True:
             now = self._dispatcher.statistics()
-            self._report(Heartbeat(now.busy_since_ns, now.loading))
+            self._report(Heartbeat(now.busy_since_ns, now.loading or library.loading))
             if limit_seconds and now.busy_since_ns is not None:
                 busy_seconds = (self._clock.now_ns() - now.busy_since_ns) / NS_PER_SECOND
                 if busy_seconds > limit_seconds:
@@ -168,68 +187,40 @@ class Worker:
         service.turn_unready(reason)
         self._dispatcher.abandon_run(reason)
 
-    async def _load_models(self, runtime: Runtime) -> None:
-        snapshot = scan(self._config.model_dirs, self._config.models_include)
-        self._list(snapshot)
-        total = len(snapshot.models)
-        for done, folder in enumerate(snapshot.models, start=1):
-            await self._dispatcher.call(partial(self._load, runtime, folder))
-            self._report(Loading(done, total))
+    async def _load_models(self, library: Library, control: ModelControl) -> RepositoryFollower:
+        """Load the start set; what it was loaded from."""
+        start = await self._side_thread.call(partial(find_start_set, self._config))
+        follower = RepositoryFollower(start.observation)
+        _announce(library, start)
+        steps = [Load(folder.name, follower.applied[folder.name]) for folder in start.snapshot.models]
+        for done, step in enumerate(steps, start=1):
+            follower.record_loaded(step, await library.load(step.name, step.mark))
+            self._report(Loading(done, len(steps)))
         self._catalog.complete()
+        control.begin_with(follower)
         if reason := self._catalog.not_ready_reason():
             _log.warning("not ready: %s", reason, extra={"model_dirs": ", ".join(self._config.model_dirs)})
-
-    def _list(self, snapshot: Snapshot) -> None:
-        """Every model is known before the first is loaded, so that a request can be told to wait."""
-        for sentence in (*snapshot.problems, *snapshot.warnings):
-            _log.warning("%s", sentence)
-        for refused in snapshot.refused:
-            self._refuse(ServedModel(refused.name, "1"), refused.reason)
-        for folder in snapshot.models:
-            self._catalog.put(ServedModel(folder.name, folder.version))
-
-    def _load(self, runtime: Runtime, folder: ModelFolder) -> None:
-        """On the dispatch thread: a model that cannot be served never takes the others down."""
-        model, started_ns = self._catalog.models[folder.name], self._clock.now_ns()
-        try:
-            loaded = load_model(runtime, folder)
-        except ModelLoadError as error:
-            self._refuse(model, error.message)
-            return
-        except RuntimeUnavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 - one model's oddity must not end the worker
-            _log.exception("loading failed in an unforeseen way", extra={"model": model.name})
-            self._refuse(model, f"{type(error).__name__}: {error}")
-            return
-        axis = loaded.batch_axis
-        limits = BatchLimits(coalescable=axis.axis is not None, max_rows=axis.max_rows)
-        self._dispatcher.add_model(folder.name, limits)
-        self._catalog.put(model.moved_to(ModelState.READY, session=loaded.session, batch_axis=axis))
-        seconds = (self._clock.now_ns() - started_ns) / NS_PER_SECOND
-        fields = {"model": folder.name, "version": folder.version, "seconds": f"{seconds:.2f}", "batching": axis.reason}
-        _log.info("model is ready", extra=fields)
-        _warn(folder.name, loaded.warnings)
-
-    def _refuse(self, model: ServedModel, reason: str) -> None:
-        self._catalog.put(model.moved_to(ModelState.UNAVAILABLE, reason=reason))
-        _log.error("model cannot be served: %s", reason, extra={"model": model.name})
+        return follower
 
 
-async def _interrupted(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work; True where `stop` came first: a load that has long to go is not waited for, it ends with us."""
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())]
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work comes to; None where `stop` came first: a load that has long to go is not waited for."""
+    doing, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-    if stop.is_set():
-        return True
-    await tasks[0]
-    return False
+        doing.cancel()
+        stopping.cancel()
+    return None if stop.is_set() else await doing
 
 
-def _warn(model: str, warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        _log.warning("%s", warning, extra={"model": model})
+def _announce(library: Library, start: StartSet) -> None:
+    """Every model is known before the first is loaded, so that a request can be told to wait."""
+    for sentence in (*start.snapshot.problems, *start.snapshot.warnings):
+        _log.warning("%s", sentence)
+    for refused in start.snapshot.refused:
+        library.refuse(refused.name, refused.reason)
+    for folder in start.snapshot.models:
+        library.announce(folder.name, folder.version)
+    for folder in start.set_aside:
+        library.set_aside(folder.name, folder.version)

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reactant_node.clock import Clock
 from reactant_node.errors import Internal
 from reactant_node.runtime.interface import Session
 from reactant_node.tensors import NamedTensor
+from reactant_node.worker.statistics import ExecutionTimes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,30 +53,43 @@ class Job:
 Answers = list[list[NamedTensor]]
 
 
-def run_together(jobs: Sequence[Job], batch_size: int) -> Answers:
-    """One execution for all; the answers in the order of the jobs.
+def run_together(jobs: Sequence[Job], batch_size: int, clock: Clock) -> tuple[Answers, ExecutionTimes]:
+    """One execution for all; the answers in the order of the jobs, and how long it took.
 
     Args:
         jobs: of one session and variant; several only with a batch axis.
         batch_size: rows to run at, at least the rows of all.
+        clock: for the times.
 
     Raises:
         NodeError: what the run raised.
         Internal: an output does not follow the batch axis.
     """
+    started_ns = clock.now_ns()
     first = jobs[0]
-    if len(jobs) == 1 and batch_size <= first.rows:
-        return [first.session.run(first.inputs, first.outputs)]
-    wanted = tuple(dict.fromkeys(name for job in jobs for name in job.outputs))
-    axis = first.axis or 0
-    inputs = [_joined([job.inputs for job in jobs], tensor, axis, batch_size) for tensor in first.inputs]
-    outputs = {output.name: output for output in first.session.run(inputs, wanted)}
-    for output in outputs.values():
+    alone = len(jobs) == 1 and batch_size <= first.rows
+    inputs = first.inputs if alone else _joined_inputs(jobs, batch_size)
+    wanted = first.outputs if alone else tuple(dict.fromkeys(name for job in jobs for name in job.outputs))
+    joined_ns = clock.now_ns()
+    outputs = first.session.run(inputs, wanted)
+    ran_ns = clock.now_ns()
+    answers = [outputs] if alone else _split(jobs, outputs, batch_size)
+    return answers, ExecutionTimes(joined_ns - started_ns, ran_ns - joined_ns, clock.now_ns() - ran_ns)
+
+
+def _joined_inputs(jobs: Sequence[Job], batch_size: int) -> list[NamedTensor]:
+    first = jobs[0]
+    return [_joined([job.inputs for job in jobs], tensor, first.axis or 0, batch_size) for tensor in first.inputs]
+
+
+def _split(jobs: Sequence[Job], outputs: Sequence[NamedTensor], batch_size: int) -> Answers:
+    axis, by_name = jobs[0].axis or 0, {output.name: output for output in outputs}
+    for output in outputs:
         if output.data.ndim <= axis or output.data.shape[axis] != batch_size:
             raise Internal(f"output '{output.name}' has shape {list(output.shape)} for {batch_size} joined rows")
     answers, start = [], 0
     for job in jobs:
-        answers.append([_rows(outputs[name], axis, start, start + job.rows) for name in job.outputs])
+        answers.append([_rows(by_name[name], axis, start, start + job.rows) for name in job.outputs])
         start += job.rows
     return answers
 

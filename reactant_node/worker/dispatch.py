@@ -3,37 +3,56 @@
 The transport loop hands a request over once, as a `Job`, and gets one answer back, by a future on its loop. What runs
 next, and which requests share an execution, is the scheduler's decision (`scheduling/`); this thread asks it whenever
 the device is free, runs the batch, and gives each caller its own rows. Commands (loading a model) go before requests
-and run on the same thread, so that nothing else ever touches a session: no lock is held around device work.
+and run on the same thread, so that nothing else ever runs or closes a session: no lock is held around device work.
 
 One bad request never spoils its neighbours: when a joined run fails, its members run once each, by themselves.
 
 Ownership: the scheduler, the commands and the tallies are guarded by `_lock`; `_running` is written by the dispatch
-thread alone and read as one reference. A request is finished exactly once: whoever takes it out of the scheduler (the
-thread to run it or to tell that it is late, a caller that goes away, `_close`) is the one who finishes it.
+thread alone and read as one reference; which sessions are in use belongs to the transport loop. A request is finished
+exactly once: whoever takes it out of the scheduler (the thread to run it or to tell that it is late, a caller that
+goes away, `remove_model`, `_close`) is the one who finishes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from reactant_node.clock import NS_PER_SECOND, Clock
 from reactant_node.config.schema import SchedulerConfig
-from reactant_node.errors import DeadlineExceeded, Internal, NodeError, Unavailable
+from reactant_node.errors import DeadlineExceeded, Internal, NodeError, ResourceExhausted, Unavailable
+from reactant_node.runtime.interface import Session
 from reactant_node.scheduling.batching import BatchLimits
 from reactant_node.scheduling.model_state import Batch
 from reactant_node.scheduling.queues import Ticket
 from reactant_node.scheduling.scheduler import Scheduler, SchedulerSnapshot
 from reactant_node.tensors import NamedTensor
-from reactant_node.worker.batch import Job, run_together
+from reactant_node.worker.batch import Answers, Job, run_together
+from reactant_node.worker.statistics import ExecutionTimes, StatisticsRecorder
 
 T = TypeVar("T")
 
-Outcome = list[NamedTensor] | BaseException
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a request gets.
+
+    Attributes:
+        outputs: those it asked for, in its order.
+        queue_ns: from its arrival to the start of the execution that served it.
+        times: that execution's.
+    """
+
+    outputs: list[NamedTensor]
+    queue_ns: int
+    times: ExecutionTimes
+
+
+Outcome = Answer | BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +88,8 @@ class DispatcherStatistics:
 @dataclass(slots=True, eq=False)
 class _Waiting:
     job: Job
-    future: asyncio.Future[list[NamedTensor]]
+    enqueued_ns: int
+    future: asyncio.Future[Answer]
     loop: asyncio.AbstractEventLoop
 
     def finish(self, outcome: Outcome) -> None:
@@ -94,7 +114,10 @@ class Dispatcher:
         self._wake = threading.Condition(self._lock)
         self._scheduler: Scheduler[_Waiting] = Scheduler(config)
         self._commands: deque[Callable[[], None]] = deque()
+        self._users: Counter[Session] = Counter()
+        self._retired: set[Session] = set()
         self._counters: dict[str, ModelCounters] = {}
+        self.recorder = StatisticsRecorder(clock)
         self._running: _Running | None = None
         self._closed_reason: str | None = None
         self._thread = threading.Thread(target=self._main, name="dispatch", daemon=True)
@@ -111,9 +134,45 @@ class Dispatcher:
         """Accept requests for a model; see `Scheduler.add_model`."""
         with self._lock:
             self._scheduler.add_model(name, limits)
+        self.recorder.add_model(name)
 
-    async def infer(self, job: Job) -> list[NamedTensor]:
-        """Queue a request and wait for its outputs. Cancelling the caller takes it out of the queue.
+    def replace_model(self, name: str, limits: BatchLimits) -> None:
+        """A model has another session now; what is queued stays, for the one it came for."""
+        with self._wake:
+            self._scheduler.replace_model(name, limits)
+            self._wake.notify()
+
+    def rename_model(self, old: str, new: str) -> None:
+        """A model goes on under another name, in place of the one that had it; what is queued for either stays."""
+        with self._wake:
+            left = self._scheduler.remove_model(new) if new in self._scheduler else ()
+            self._scheduler.rename_model(old, new)
+            refused = [(ticket, error) for ticket in left if (error := self._requeued(new, ticket)) is not None]
+            self._wake.notify()
+        self.recorder.rename_model(old, new)
+        for ticket, error in refused:
+            ticket.payload.finish(error)
+
+    def remove_model(self, name: str) -> None:
+        """Accept no more requests for a model; those that wait are answered UNAVAILABLE."""
+        with self._lock:
+            left = self._scheduler.remove_model(name)
+        self.recorder.remove_model(name)
+        for ticket in left:
+            ticket.payload.finish(Unavailable(f"model '{name}' was unloaded while the request was queued"))
+
+    def retire(self, session: Session) -> None:
+        """Close a session after its last request. From the loop that calls `infer`, once per session."""
+        self._retired.add(session)
+        self._close_unused(session)
+
+    def limits(self, name: str) -> BatchLimits:
+        """What is joined of a model's requests; see `Scheduler.limits`."""
+        with self._lock:
+            return self._scheduler.limits(name)
+
+    async def infer(self, job: Job) -> Answer:
+        """Queue a request and wait for its answer. Cancelling the caller takes it out of the queue.
 
         Raises:
             ResourceExhausted: the model's queue is full.
@@ -122,19 +181,24 @@ class Dispatcher:
             InvalidArgument, Internal: what the run raised.
         """
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(job, loop.create_future(), loop)
-        ticket = Ticket(waiting, self._clock.now_ns(), job.rows, job.variant, job.deadline_ns)
+        now_ns = self._clock.now_ns()
+        waiting = _Waiting(job, now_ns, loop.create_future(), loop)
+        ticket = Ticket(waiting, now_ns, job.rows, job.variant, job.deadline_ns)
         with self._wake:
             if self._closed_reason is not None:
                 raise Unavailable(self._closed_reason)
             self._scheduler.enqueue(job.model, ticket)
             self._wake.notify()
+        self._users[job.session] += 1
         try:
             return await waiting.future
         except asyncio.CancelledError:
             with self._lock:
                 self._scheduler.withdraw(ticket)
             raise
+        finally:
+            self._users[job.session] -= 1
+            self._close_unused(job.session)
 
     async def call(self, command: Callable[[], T]) -> T:
         """Run a command on the dispatch thread, before waiting requests; its result, or what it raised."""
@@ -181,6 +245,24 @@ class Dispatcher:
                 busy_since_ns=running.since_ns if running is not None and running.members else None,
                 loading=running is not None and not running.members,
             )
+
+    def _requeued(self, name: str, ticket: Ticket[_Waiting]) -> ResourceExhausted | None:
+        try:
+            self._scheduler.enqueue(name, ticket)
+        except ResourceExhausted as error:
+            return error
+        return None
+
+    def _close_unused(self, session: Session) -> None:
+        """On the dispatch thread, so that what is on the device ends before; whoever waited for it may be gone."""
+        if self._users[session]:
+            return
+        del self._users[session]
+        if session in self._retired:
+            self._retired.remove(session)
+            with self._wake:
+                self._commands.append(session.close)
+                self._wake.notify()
 
     def _close(self, reason: str) -> None:
         with self._wake:
@@ -229,28 +311,33 @@ class Dispatcher:
 
     def _run(self, model: str, members: tuple[_Waiting, ...], batch_size: int) -> Sequence[Outcome]:
         """One execution: an answer per member, or one error for all of them."""
-        started_ns = self._clock.now_ns()
+        started_ns, counts = self._clock.now_ns(), self.recorder.counts_of(model)
         self._running = _Running(members, started_ns)
-        outcomes = _answers([member.job for member in members], batch_size)
+        result = self._run_together([member.job for member in members], batch_size)
         self._running = None
-        ended_ns = self._clock.now_ns()
+        ended_ns, failed = self._clock.now_ns(), isinstance(result, BaseException)
         with self._lock:
             before = self._counters.get(model, ModelCounters())
             self._counters[model] = ModelCounters(before.executions + 1, before.compute_ns + ended_ns - started_ns)
-            succeeded = not isinstance(outcomes[0], BaseException)
-            self._scheduler.record(model, batch_size, ended_ns - started_ns, ended_ns, succeeded=succeeded)
-        return outcomes
+            self._scheduler.record(model, batch_size, ended_ns - started_ns, ended_ns, succeeded=not failed)
+        if isinstance(result, BaseException):
+            return [result] * len(members)
+        answers, times = result
+        self.recorder.record_execution(counts, batch_size, times)
+        return [
+            Answer(outputs, started_ns - member.enqueued_ns, times)
+            for member, outputs in zip(members, answers, strict=True)
+        ]
 
-
-def _answers(jobs: Sequence[Job], batch_size: int) -> Sequence[Outcome]:
-    try:
-        return run_together(jobs, batch_size)
-    except NodeError as error:
-        return [error] * len(jobs)
-    except Exception as error:  # noqa: BLE001 - one request's failure must not end the dispatch thread
-        internal = Internal(f"model '{jobs[0].model}': {type(error).__name__}: {error}")
-        internal.__cause__ = error
-        return [internal] * len(jobs)
+    def _run_together(self, jobs: Sequence[Job], batch_size: int) -> tuple[Answers, ExecutionTimes] | BaseException:
+        try:
+            return run_together(jobs, batch_size, self._clock)
+        except NodeError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - one request's failure must not end the dispatch thread
+            internal = Internal(f"model '{jobs[0].model}': {type(error).__name__}: {error}")
+            internal.__cause__ = error
+            return internal
 
 
 def _late(model: str) -> DeadlineExceeded:

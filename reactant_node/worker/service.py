@@ -16,18 +16,21 @@ from reactant_node.clock import Clock
 from reactant_node.config.schema import WorkerConfig
 from reactant_node.errors import NodeError, NotFound, ResourceExhausted
 from reactant_node.kserve import codec, metadata
-from reactant_node.models.signature import batch_rows, check_request
+from reactant_node.kserve.model_config import encode_model_config
+from reactant_node.kserve.statistics import encode_statistics
+from reactant_node.models.signature import BatchAxis, batch_rows, check_request
 from reactant_node.telemetry.calls import CallRecorder, CallStatistics, Measurement
 from reactant_node.tensors import InferReply, InferRequest
 from reactant_node.transport.interface import Buffer, CallContext, Handler, Routes
 from reactant_node.worker.batch import Job
 from reactant_node.worker.catalog import Catalog, ModelState, ServedModel
 from reactant_node.worker.dispatch import Dispatcher
+from reactant_node.worker.statistics import RequestMeasurement
 
 SERVER_NAME = "ReactantServer"
 """As the reference calls itself (RPC-2), so that tools written for the one recognise the other."""
 
-EXTENSIONS: tuple[str, ...] = ()
+EXTENSIONS: tuple[str, ...] = ("model_configuration", "statistics")
 """Protocol extensions served in full."""
 
 
@@ -55,6 +58,7 @@ class InferenceService:
         self._catalog = catalog
         self._dispatcher = dispatcher
         self._clock = clock
+        self._recorder = dispatcher.recorder
         self._calls = CallRecorder(clock)
         self._in_flight = 0
         self._refusal: str | None = None
@@ -71,6 +75,8 @@ class InferenceService:
             metadata.SERVER_METADATA: _answer(self._server_metadata),
             metadata.MODEL_READY: _answer(self._model_ready),
             metadata.MODEL_METADATA: _answer(self._model_metadata),
+            metadata.MODEL_CONFIG: _answer(self._model_config),
+            metadata.MODEL_STATISTICS: _answer(self._model_statistics),
             metadata.REPOSITORY_INDEX: _answer(self._repository_index),
             metadata.HEALTH_CHECK: _answer(self._health),
         }
@@ -88,14 +94,19 @@ class InferenceService:
         return ServiceStatistics(self._calls.statistics(), self._in_flight)
 
     async def _model_infer(self, message: bytes, context: CallContext) -> Sequence[Buffer]:
-        with self._calls.measure("ModelInfer", context.deadline_ns) as measurement, self._admitted():
+        with (
+            self._calls.measure("ModelInfer", context.deadline_ns) as call,
+            self._admitted(),
+            self._recorder.measure() as counted,
+        ):
             request = codec.decode_infer(message, now_ns=self._clock.now_ns(), deadline_ns=context.deadline_ns)
-            reply = await self._infer(request, measurement)
+            reply = await self._infer(request, call, counted)
             return codec.encode_reply(reply, limit_bytes=self._config.grpc.max_send_msg_bytes)
 
-    async def _infer(self, request: InferRequest, measurement: Measurement) -> InferReply:
+    async def _infer(self, request: InferRequest, call: Measurement, counted: RequestMeasurement) -> InferReply:
         model, session = self._catalog.ready_model(request.model, request.version)
-        measurement.model = model.name
+        call.model = model.name
+        counted.found(model.name)
         signature = session.signature
         check_request(model.name, signature, request.inputs, request.outputs, model.batch_axis)
         job = Job(
@@ -107,8 +118,10 @@ class InferenceService:
             rows=batch_rows(model.batch_axis, request.inputs),
             deadline_ns=request.deadline_ns,
         )
-        outputs = await self._dispatcher.infer(job)
-        return InferReply(model.name, model.version, request.id, tuple(outputs))
+        counted.queued()
+        answer = await self._dispatcher.infer(job)
+        counted.answered(job.rows, answer.queue_ns, answer.times)
+        return InferReply(model.name, model.version, request.id, tuple(answer.outputs))
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:
@@ -145,6 +158,21 @@ class InferenceService:
         model, session = self._catalog.ready_model(query.model, query.version)
         return metadata.encode_model_metadata(model.name, (model.version,), self._platform, session.signature)
 
+    def _model_config(self, message: bytes) -> bytes:
+        query = metadata.decode_model_query(message)
+        model, session = self._catalog.ready_model(query.model, query.version)
+        axis = model.batch_axis or BatchAxis(None, "")
+        limits = self._dispatcher.limits(model.name)
+        return encode_model_config(model.name, model.version, session.signature, axis, limits)
+
+    def _model_statistics(self, message: bytes) -> bytes:
+        query = metadata.decode_model_query(message)
+        if query.model:
+            models = [self._catalog.ready_model(query.model, query.version)[0]]
+        else:
+            models = [model for model in self._catalog.models.values() if model.state is ModelState.READY]
+        return encode_statistics(self._recorder.statistics(model.name, model.version) for model in models)
+
     def _repository_index(self, message: bytes) -> bytes:
         ready_only = metadata.decode_index_request(message)
         return metadata.encode_index(
@@ -163,6 +191,8 @@ class InferenceService:
 
 
 def _index_entry(model: ServedModel) -> metadata.IndexEntry:
+    if model.state is ModelState.UNLOADED:
+        return metadata.IndexEntry(model.name, model.version, ModelState.UNAVAILABLE, "unloaded")
     return metadata.IndexEntry(model.name, model.version, model.state, model.reason)
 
 

@@ -456,11 +456,11 @@ def test_settings_without_effect_are_noted_where_they_ask_for_something(loader: 
     }
 
 
-def test_models_are_loaded_once_whatever_the_control_mode(loader: Loader) -> None:
-    """`static` is what happens; the others are noted, by Triton's names too."""
-    assert loader.load("model_repo: MODELS\nglobal: {model_control_mode: none}").notes == ()
-    (note,) = loader.load("model_repo: MODELS\nglobal: {model_control_mode: poll}").notes
-    assert note.startswith("global.model_control_mode: 'dynamic' is accepted")
+@pytest.mark.parametrize(("said", "meant"), [("poll", "dynamic"), ("none", "static"), ("explicit", "explicit")])
+def test_the_control_mode_goes_by_tritons_names_too(loader: Loader, said: str, meant: str) -> None:
+    """`poll` and `none` are Triton's words for what is dynamic and static here."""
+    node = loader.load(f"model_repo: MODELS\nglobal: {{model_control_mode: {said}}}")
+    assert (node.workers[0].model_control_mode, node.notes) == (meant, ())
 
 
 def test_a_backend_without_devices_is_refused_with_the_three_remedies(loader: Loader) -> None:

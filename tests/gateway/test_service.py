@@ -6,10 +6,17 @@ import asyncio
 
 import pytest
 
-from reactant_node.errors import InvalidArgument, NotFound, Unavailable
+from reactant_node.errors import Internal, InvalidArgument, NotFound, Unavailable
 from reactant_node.kserve import metadata
 from reactant_node.kserve.metadata import IndexEntry
 from reactant_node.kserve.pb import health_pb2
+from reactant_node.kserve.statistics import (
+    BatchDurations,
+    Duration,
+    ModelStatistics,
+    RequestDurations,
+    decode_statistics,
+)
 from tests.support.gateway_workers import (
     ScriptedWorker,
     SmallGateway,
@@ -47,6 +54,8 @@ def test_minimal_answers_inference_and_health_only() -> None:
             metadata.SERVER_METADATA,
             metadata.MODEL_READY,
             metadata.MODEL_METADATA,
+            metadata.MODEL_CONFIG,
+            metadata.MODEL_STATISTICS,
             metadata.REPOSITORY_INDEX,
         }
 
@@ -80,7 +89,7 @@ def test_health_of_a_service_that_does_not_exist_is_not_found() -> None:
 
 
 def test_what_a_worker_can_say_is_a_workers_answer() -> None:
-    """ServerMetadata, ModelMetadata and ModelReady are passed on, byte for byte, to one that has the model."""
+    """Questions about the server or a model are passed on, byte for byte, to one that has the model."""
 
     async def run() -> None:
         first, second = ScriptedWorker("a", "m"), ScriptedWorker("b", "m", "n")
@@ -88,6 +97,7 @@ def test_what_a_worker_can_say_is_a_workers_answer() -> None:
         assert await gateway.call(metadata.SERVER_METADATA) == metadata.encode_server_metadata("the worker's", "1", [])
         for _ in range(2):
             assert await gateway.call(metadata.MODEL_METADATA, model_query("n")) == b"metadata from b"
+            assert await gateway.call(metadata.MODEL_CONFIG, model_query("n")) == b"config from b"
         assert await gateway.call(metadata.MODEL_READY, model_query("m")) == READY
         with pytest.raises(NotFound, match="no model 'x', says a worker"):
             await gateway.call(metadata.MODEL_METADATA, model_query("x"))
@@ -143,9 +153,84 @@ def test_a_worker_that_does_not_answer_is_left_out_of_the_index() -> None:
     asyncio.run(run())
 
 
+def counted(name: str, requests: int, size: int, last_inference_ms: int) -> ModelStatistics:
+    """So many requests, each of so many rows, each alone and in 7 ns."""
+    took = Duration(requests, 7 * requests)
+    return ModelStatistics(
+        name,
+        "1",
+        last_inference_ms,
+        requests * size,
+        requests,
+        RequestDurations(success=took, compute_infer=took),
+        {size: BatchDurations(compute_infer=took)},
+    )
+
+
+async def statistics(gateway: SmallGateway, model: str = "") -> tuple[ModelStatistics, ...]:
+    """The node's statistics."""
+    return decode_statistics(await gateway.call(metadata.MODEL_STATISTICS, model_query(model)))
+
+
+def test_statistics_are_those_of_all_workers_together() -> None:
+    """Counts and times are summed, batches by their size; of the newest inference the node has the newest."""
+
+    async def run() -> None:
+        first, second = ScriptedWorker("a", "m"), ScriptedWorker("b", "m", "n")
+        first.counted = [counted("m", 3, 4, last_inference_ms=50)]
+        second.counted = [counted("n", 1, 1, last_inference_ms=70), counted("m", 2, 8, last_inference_ms=60)]
+        gateway = await SmallGateway(first, second).start()
+        took = Duration(5, 35)
+        both = ModelStatistics(
+            "m",
+            "1",
+            last_inference_ms=60,
+            inference_count=28,
+            execution_count=5,
+            requests=RequestDurations(success=took, compute_infer=took),
+            batches={4: BatchDurations(Duration(), Duration(3, 21)), 8: BatchDurations(Duration(), Duration(2, 14))},
+        )
+        assert await statistics(gateway) == (both, second.counted[0])
+        assert await statistics(gateway, "m") == (both,)
+        assert await statistics(gateway, "n") == (second.counted[0],)
+
+    asyncio.run(run())
+
+
+def test_statistics_that_no_worker_has_are_what_the_best_informed_one_says() -> None:
+    """A worker without the model is left out; with none that has it, the reason of one that knows it goes first."""
+
+    async def run() -> None:
+        gateway = await SmallGateway(ScriptedWorker("a", "m"), ScriptedWorker("b", "n")).start()
+        gateway.channels["b"].nonsense = True
+        assert await statistics(gateway, "m") == (ModelStatistics("m", "1"),)
+        with pytest.raises(Internal):
+            await statistics(gateway, "n")
+        gateway.channels["b"].nonsense = False
+        with pytest.raises(NotFound, match="no model 'x', says a worker"):
+            await statistics(gateway, "x")
+        for worker in "ab":
+            gateway.channels[worker].break_off()
+        with pytest.raises(Unavailable):
+            await statistics(gateway)
+        for worker in "ab":
+            gateway.discovery.remove(worker)
+        with pytest.raises(Unavailable, match="no worker can be reached"):
+            await statistics(gateway)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     "method",
-    [metadata.MODEL_READY, metadata.MODEL_METADATA, metadata.REPOSITORY_INDEX, metadata.HEALTH_CHECK],
+    [
+        metadata.MODEL_READY,
+        metadata.MODEL_METADATA,
+        metadata.MODEL_CONFIG,
+        metadata.MODEL_STATISTICS,
+        metadata.REPOSITORY_INDEX,
+        metadata.HEALTH_CHECK,
+    ],
 )
 def test_malformed_questions_are_the_clients_fault(method: str) -> None:
     """INVALID_ARGUMENT, counted without a model."""

@@ -455,16 +455,15 @@ TABLE = (
     Row(
         "model config",
         "NOT_FOUND",
-        "UNIMPLEMENTED",
+        "NOT_FOUND",
         {"unknown model": ask("ModelConfig", pb.ModelConfigRequest(name="nobody"))},
-        why=NOT_SERVED,
     ),
     Row(
         "statistics",
         "INVALID_ARGUMENT",
-        "UNIMPLEMENTED",
+        "NOT_FOUND",
         {"unknown model": ask("ModelStatistics", pb.ModelStatisticsRequest(name="nobody"))},
-        why=NOT_SERVED,
+        why="an unknown model is NOT_FOUND whatever is asked of it",
     ),
     Row(
         "shared memory",
@@ -476,16 +475,6 @@ TABLE = (
             "unregister": ask("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(name="r")),
             "cuda status": ask("CudaSharedMemoryStatus", pb.CudaSharedMemoryStatusRequest()),
             "input": with_region(shared_memory_region="nobody", shared_memory_byte_size=64),
-        },
-        why=NOT_SERVED,
-    ),
-    Row(
-        "repository control",
-        "INTERNAL",
-        "UNIMPLEMENTED",
-        {
-            "load": ask("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="simple")),
-            "unload": ask("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="simple")),
         },
         why=NOT_SERVED,
     ),

@@ -26,9 +26,17 @@ def test_server_metadata() -> None:
     assert (reply.name, reply.version, list(reply.extensions)) == ("s", "0.1", ["a", "b"])
 
 
-@pytest.mark.parametrize("kind", [service_pb2.ModelReadyRequest, service_pb2.ModelMetadataRequest])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        service_pb2.ModelReadyRequest,
+        service_pb2.ModelMetadataRequest,
+        service_pb2.ModelConfigRequest,
+        service_pb2.ModelStatisticsRequest,
+    ],
+)
 def test_model_queries(kind: type) -> None:
-    """ModelReady and ModelMetadata ask by name and version, in one form."""
+    """Whatever is asked about a model is asked by name and version, in one form."""
     message = kind(name="m", version="2").SerializeToString()
     assert metadata.decode_model_query(message) == ModelQuery("m", "2")
     assert metadata.encode_model_query(ModelQuery("m", "2")) == message

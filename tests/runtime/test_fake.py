@@ -72,3 +72,15 @@ def test_a_gate_holds_a_run_until_it_is_opened() -> None:
     gate.set()
     thread.join(LIMIT_SECONDS)
     assert len(answers) == 1
+
+
+def test_a_load_waits_at_its_gate_and_every_session_is_remembered() -> None:
+    """Closed ones, too, so that a test can count those that are not."""
+    gate = threading.Event()
+    runtime = FakeRuntime({"m": FakeModel(SIGNATURE, dict, load_gate=gate)})
+    thread = threading.Thread(target=lambda: runtime.load(Path("m/model.onnx")).close())
+    thread.start()
+    assert runtime.sessions == []
+    gate.set()
+    thread.join(LIMIT_SECONDS)
+    assert [session.closed for session in runtime.sessions] == [True]

@@ -18,6 +18,7 @@ from reactant_node.kserve import metadata
 from reactant_node.kserve.metadata import IndexEntry
 from reactant_node.kserve.pb import grpc_predict_v2_pb2 as pb
 from reactant_node.kserve.peek import peek_infer
+from reactant_node.kserve.statistics import ModelStatistics, encode_statistics
 from reactant_node.transport.interface import Address, Buffer, CallContext, Handler, Routes
 
 Infer = Callable[[bytes, CallContext], Awaitable[bytes]]
@@ -59,18 +60,20 @@ class Call:
     method: str
     deadline_ns: int | None = None
     metadata: Sequence[tuple[str, str | bytes]] = ()
+    peer: str = "127.0.0.1"
 
 
 class ScriptedWorker:
     """Answers as a worker does.
 
-    `ready`, `rows` and `infer` may be changed at any time; `calls` and, of inferences, `contexts` are what came.
+    `ready`, `rows`, `counted` and `infer` may be changed at any time; `calls`, and `contexts` of inferences, came.
     """
 
     def __init__(self, name: str, *models: str) -> None:
         self.name = name
         self.ready = True
         self.rows = [entry(model) for model in models]
+        self.counted = [ModelStatistics(model, "1") for model in models]
         self.infer: Infer = self._echo
         self.calls: list[str] = []
         self.contexts: list[CallContext] = []
@@ -86,6 +89,8 @@ class ScriptedWorker:
             metadata.SERVER_METADATA: self._server_metadata,
             metadata.MODEL_READY: self._model_ready,
             metadata.MODEL_METADATA: self._model_metadata,
+            metadata.MODEL_CONFIG: self._model_config,
+            metadata.MODEL_STATISTICS: self._model_statistics,
             metadata.MODEL_INFER: self._model_infer,
             metadata.REPOSITORY_INDEX: self._index,
         }
@@ -114,6 +119,16 @@ class ScriptedWorker:
     async def _model_metadata(self, message: bytes, _: CallContext) -> bytes:
         self._find(metadata.decode_model_query(message).model)
         return b"metadata from " + self.name.encode()
+
+    async def _model_config(self, message: bytes, _: CallContext) -> bytes:
+        self._find(metadata.decode_model_query(message).model)
+        return b"config from " + self.name.encode()
+
+    async def _model_statistics(self, message: bytes, _: CallContext) -> bytes:
+        wanted = metadata.decode_model_query(message).model
+        if wanted:
+            self._find(wanted)
+        return encode_statistics([model for model in self.counted if wanted in ("", model.name)])
 
     async def _model_infer(self, message: bytes, context: CallContext) -> bytes:
         self.contexts.append(context)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactant_node.errors import AddressInUse, ConfigError
-from reactant_node.transport.addresses import check_free, is_wildcard, parse_address
+from reactant_node.transport.addresses import check_free, is_loopback, is_wildcard, parse_address, peer_host
 from reactant_node.transport.interface import Address
 from tests.support.wire_calls import needs_ipv6
 
@@ -59,6 +59,33 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
         assert 0 <= parse_address(text).port <= 65535
     except ConfigError:
         return
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
+def test_this_machine_talking_to_itself(host: str) -> None:
+    """Loopback addresses of both families, and IPv4 ones that IPv6 carries."""
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1", "0.0.0.0", "localhost", ""])
+def test_anybody_else(host: str) -> None:
+    """Other addresses, names, and what has no address at all."""
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:127.0.0.1:51234", "127.0.0.1"),
+        ("ipv6:%5B::1%5D:51234", "::1"),
+        ("ipv6:[2001:db8::1]:1", "2001:db8::1"),
+        ("unix:/run/127.0.0.1:80", ""),
+        ("", ""),
+    ],
+)
+def test_the_host_in_grpcs_name_of_a_peer(peer: str, host: str) -> None:
+    """Only an address of the internet protocols counts."""
+    assert peer_host(peer) == host
 
 
 def test_wildcards() -> None:

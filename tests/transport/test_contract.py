@@ -39,7 +39,7 @@ async def test_a_message_goes_there_and_back(make: MakeTransport) -> None:
 
 
 @on_loop
-async def test_a_handler_sees_method_metadata_and_deadline(make: MakeTransport) -> None:
+async def test_a_handler_sees_method_metadata_deadline_and_peer(make: MakeTransport) -> None:
     """Metadata arrive as sent, text and bytes, without the transport's own headers; the deadline is absolute."""
     seen: list[CallContext] = []
 
@@ -56,6 +56,7 @@ async def test_a_handler_sees_method_metadata_and_deadline(make: MakeTransport) 
     assert tuple(with_deadline.metadata) == (("x-a", "1"), ("x-b-bin", b"\x00\xff"))
     assert with_deadline.deadline_ns == pytest.approx(deadline_ns, abs=2e9)
     assert (tuple(without.metadata), without.deadline_ns) == ((), None)
+    assert with_deadline.peer == "127.0.0.1"
 
 
 @pytest.mark.parametrize("kind", [*BY_STATUS.values(), ModelLoadError])

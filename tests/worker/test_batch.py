@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from reactant_node.clock import NS_PER_SECOND, MonotonicClock
 from reactant_node.errors import Internal
 from reactant_node.models.signature import ModelSignature
 from reactant_node.tensors import NamedTensor
 from reactant_node.worker.batch import Job, run_together
+from reactant_node.worker.statistics import ExecutionTimes
+from tests.support.clock import ManualClock
 
 
 class RowSession:
@@ -44,11 +47,16 @@ def job(session: RowSession, data: NDArray[Any], *outputs: str, axis: int | None
     return Job("m", session, (NamedTensor("x", datatype, data),), outputs or ("same",), axis, len(data))
 
 
+def together(jobs: Sequence[Job], batch_size: int) -> list[list[NamedTensor]]:
+    """The answers of one execution."""
+    return run_together(jobs, batch_size, MonotonicClock())[0]
+
+
 def test_a_lone_request_passes_through_without_a_copy() -> None:
     """Its array is the very one that the session gets."""
     session, data = RowSession(), np.ones((3, 2), np.float32)
 
-    answers = run_together([job(session, data)], 3)
+    answers = together([job(session, data)], 3)
 
     assert session.seen[0] is data
     assert answers[0][0].data is data
@@ -60,7 +68,7 @@ def test_each_caller_gets_its_own_rows_and_nobody_the_padding(rows: list[int], p
     session = RowSession()
     blocks = [np.full((count, 2), number + 1, np.float32) for number, count in enumerate(rows)]
 
-    answers = run_together([job(session, block, "sum", "same") for block in blocks], sum(rows) + padding)
+    answers = together([job(session, block, "sum", "same") for block in blocks], sum(rows) + padding)
 
     assert len(session.seen) == 1
     assert len(session.seen[0]) == sum(rows) + padding
@@ -73,7 +81,7 @@ def test_each_caller_gets_the_outputs_it_asked_for_in_its_order() -> None:
     """One run gives the union; an output that nobody wants is not computed."""
     session, row = RowSession(), np.ones((1, 2), np.float32)
 
-    answers = run_together([job(session, row, "sum"), job(session, row, "same", "sum"), job(session, row, "same")], 3)
+    answers = together([job(session, row, "sum"), job(session, row, "same", "sum"), job(session, row, "same")], 3)
 
     assert [[output.name for output in answer] for answer in answers] == [["sum"], ["same", "sum"], ["same"]]
 
@@ -83,7 +91,7 @@ def test_texts_are_padded_with_empty_ones() -> None:
     session = RowSession()
     words = np.array([["a"], ["b"]], dtype=object)
 
-    answers = run_together([job(session, words)], 3)
+    answers = together([job(session, words)], 3)
 
     assert session.seen[0].tolist() == [["a"], ["b"], [""]]
     assert answers[0][0].data.tolist() == [["a"], ["b"]]
@@ -97,7 +105,7 @@ def test_the_order_of_inputs_in_a_request_does_not_matter() -> None:
     crossed = replace(straight, inputs=(y, x))
 
     assert straight.variant == crossed.variant
-    answers = run_together([straight, crossed], 2)
+    answers = together([straight, crossed], 2)
     assert [answer[0].data.tolist() for answer in answers] == [[[1]], [[1]]]
 
 
@@ -128,4 +136,31 @@ def test_an_output_that_does_not_follow_the_batch_axis_is_given_to_nobody() -> N
 
     session, row = Reducing(), np.ones((1, 2), np.float32)
     with pytest.raises(Internal, match=r"shape \[1, 2\] for 2 joined rows"):
-        run_together([job(session, row), job(session, row)], 2)
+        together([job(session, row), job(session, row)], 2)
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_the_time_of_an_execution_is_told_by_its_parts(requests: int) -> None:
+    """Joining ends where the run begins, and splitting begins where it ends."""
+
+    class SteppingClock(ManualClock):
+        """One second passes before each reading."""
+
+        def now_ns(self) -> int:
+            """The next instant."""
+            self.advance(1)
+            return super().now_ns()
+
+    clock = SteppingClock()
+
+    class SlowSession(RowSession):
+        """A run takes ten seconds."""
+
+        def run(self, inputs: Sequence[NamedTensor], outputs: Sequence[str]) -> list[NamedTensor]:
+            """Let them pass."""
+            clock.advance(10)
+            return super().run(inputs, outputs)
+
+    jobs = [job(SlowSession(), np.ones((1, 2), np.float32)) for _ in range(requests)]
+    times = run_together(jobs, requests, clock)[1]
+    assert times == ExecutionTimes(NS_PER_SECOND, 11 * NS_PER_SECOND, NS_PER_SECOND)

@@ -9,6 +9,15 @@ import pytest
 from reactant_node.errors import InvalidArgument, ModelLoadError, NotFound, Unavailable
 from reactant_node.worker.catalog import Catalog, ModelState, ServedModel
 
+MOVES = {
+    (ModelState.LOADING, ModelState.READY),
+    (ModelState.LOADING, ModelState.UNAVAILABLE),
+    (ModelState.READY, ModelState.READY),
+    (ModelState.READY, ModelState.UNLOADED),
+    (ModelState.UNAVAILABLE, ModelState.LOADING),
+    (ModelState.UNLOADED, ModelState.LOADING),
+}
+
 
 class NoSession:
     """Stands for a session that is never run."""
@@ -25,10 +34,10 @@ def refused(name: str) -> ServedModel:
 
 
 @pytest.mark.parametrize(("start", "end"), list(product(ModelState, ModelState)))
-def test_only_loading_moves_and_only_to_an_end(start: ModelState, end: ModelState) -> None:
-    """LOADING becomes READY or UNAVAILABLE; anything else is an error that names both states."""
+def test_a_model_moves_along_its_life_and_nowhere_else(start: ModelState, end: ModelState) -> None:
+    """What is not READY begins with LOADING; anything beside the table is an error that names both states."""
     model = ServedModel("m", "1", start)
-    if start is ModelState.LOADING and end is not ModelState.LOADING:
+    if (start, end) in MOVES:
         assert model.moved_to(end).state is end
     else:
         with pytest.raises(ValueError, match=f"from {start} to {end}"):
@@ -69,6 +78,48 @@ def test_what_a_request_for_a_model_is_answered_follows_its_state() -> None:
         catalog.ready_model("bad")
     with pytest.raises(Unavailable, match="still loading"):
         catalog.ready_model("slow")
+
+
+def test_a_model_that_is_being_added_takes_no_readiness_away() -> None:
+    """Where something is served a newcomer changes nothing; where nothing is, it says what is waited for."""
+    catalog = Catalog()
+    catalog.complete()
+    catalog.put(ServedModel("new", "1"))
+    assert catalog.not_ready_reason() == "the first model is being loaded"
+    catalog.put(ready("a"))
+    assert catalog.not_ready_reason() is None
+
+
+def test_a_worker_whose_models_are_asked_for_is_ready_without_any() -> None:
+    """Once its start set is through; what is not loaded is UNAVAILABLE, and the message says how to load it."""
+    catalog = Catalog(on_demand=True)
+    assert catalog.not_ready_reason() is not None
+    catalog.complete()
+    assert catalog.not_ready_reason() is None
+    catalog.put(ready("m").moved_to(ModelState.UNLOADED))
+    with pytest.raises(Unavailable, match="RepositoryModelLoad"):
+        catalog.ready_model("m")
+
+
+def test_an_update_that_cannot_be_served_leaves_session_and_version_and_says_so() -> None:
+    """The reason stands beside READY until the next session takes over."""
+    model = ready("m")
+    kept = model.kept("no such operator")
+    assert (kept.state, kept.version, kept.session) == (ModelState.READY, "1", model.session)
+    assert kept.reason == "no such operator"
+    swapped = kept.moved_to(ModelState.READY, session=NoSession(), version="2")  # type: ignore[arg-type]
+    assert (swapped.version, swapped.reason) == ("2", "")
+
+
+def test_a_model_that_was_removed_is_unknown() -> None:
+    """And the others stay."""
+    catalog = Catalog()
+    catalog.put(ready("a"))
+    catalog.put(ready("b"))
+    catalog.remove("a")
+    assert list(catalog.models) == ["b"]
+    with pytest.raises(NotFound, match="unknown model 'a'"):
+        catalog.ready_model("a")
 
 
 @pytest.mark.parametrize("version", ["abc", "-5", "1.0", "99999999999999999999", "²"])

@@ -35,6 +35,7 @@ class GateSession:
         self.entered = threading.Event()
         self.ran: list[int] = []
         self.error: Exception | None = None
+        self.closed_after: int | None = None
 
     def run(self, inputs: Sequence[NamedTensor], outputs: Sequence[str]) -> list[NamedTensor]:
         """Wait for the gate, then echo or raise."""
@@ -46,7 +47,9 @@ class GateSession:
         return [NamedTensor(name, "INT64", inputs[0].data) for name in outputs]
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Remember how many runs came before."""
+        assert self.closed_after is None
+        self.closed_after = len(self.ran)
 
 
 def job(session: GateSession, number: int, *, model: str = "m", deadline_ns: int | None = None) -> Job:
@@ -89,7 +92,7 @@ def test_requests_run_one_at_a_time_oldest_first_and_each_gets_its_own_answer() 
             await entered(session)
             session.gate.set()
             replies = await asyncio.gather(*calls)
-        return session.ran, [int(reply[0].data[0]) for reply in replies]
+        return session.ran, [int(reply.outputs[0].data[0]) for reply in replies]
 
     ran, answered = asyncio.run(scenario())
 
@@ -182,7 +185,7 @@ def test_a_failing_run_fails_its_own_request_and_the_thread_goes_on(
                 await dispatcher.infer(job(session, 0))
             session.error = None
             reply = await dispatcher.infer(job(session, 1))
-        return int(reply[0].data[0])
+        return int(reply.outputs[0].data[0])
 
     assert asyncio.run(scenario()) == 1
 
@@ -281,7 +284,7 @@ def test_requests_that_wait_share_an_execution_and_get_their_own_rows() -> None:
             await asyncio.sleep(0)
             session.gate.set()
             replies = await asyncio.gather(*calls)
-        return session.ran, [reply[0].data.tolist() for reply in replies]
+        return session.ran, [reply.outputs[0].data.tolist() for reply in replies]
 
     ran, answered = asyncio.run(scenario())
 
@@ -302,10 +305,92 @@ def test_one_bad_request_spoils_none_of_its_neighbours() -> None:
             session.gate.set()
             await first
             replies = await asyncio.gather(*calls, return_exceptions=True)
-        return session.ran, [r if isinstance(r, BaseException) else r[0].data.tolist() for r in replies]
+        return session.ran, [r if isinstance(r, BaseException) else r.outputs[0].data.tolist() for r in replies]
 
     ran, answered = asyncio.run(scenario())
 
     assert ran == [1, 8, *[1] * 8]
     assert isinstance(answered.pop(3), InvalidArgument)
     assert answered == [[number] for number in range(10, 18) if number != 13]
+
+
+def test_a_renamed_model_takes_its_queue_along_and_that_of_the_name_it_takes_over() -> None:
+    """Both are answered; what does not fit into the bounded queue is RESOURCE_EXHAUSTED."""
+
+    async def scenario() -> None:
+        session = GateSession()
+        async with running(MonotonicClock(), depth=2) as dispatcher:
+            first = asyncio.create_task(dispatcher.infer(job(session, 0)))
+            await entered(session)
+            moved = asyncio.create_task(dispatcher.infer(job(session, 1)))
+            taken_over = [asyncio.create_task(dispatcher.infer(job(session, it, model="other"))) for it in (2, 3)]
+            await asyncio.sleep(0)
+            dispatcher.rename_model("m", "other")
+            assert queue_depths(dispatcher) == {"other": 2, "rows": 0}
+            with pytest.raises(ResourceExhausted):
+                await taken_over[1]
+            session.gate.set()
+            await asyncio.gather(first, moved, taken_over[0])
+        assert session.ran == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_removed_model_answers_its_queue_and_takes_no_more() -> None:
+    """UNAVAILABLE for who waits; the run on the device ends well."""
+
+    async def scenario() -> None:
+        session = GateSession()
+        async with running(MonotonicClock()) as dispatcher:
+            first = asyncio.create_task(dispatcher.infer(job(session, 0)))
+            await entered(session)
+            waits = asyncio.create_task(dispatcher.infer(job(session, 1)))
+            await asyncio.sleep(0)
+            dispatcher.remove_model("m")
+            with pytest.raises(Unavailable, match="unloaded"):
+                await waits
+            session.gate.set()
+            assert len((await first).outputs) == 1
+            assert "m" not in queue_depths(dispatcher)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("leave", [False, True], ids=["answered", "the caller goes away"])
+def test_a_retired_session_is_closed_after_its_last_request_and_not_under_a_run(*, leave: bool) -> None:
+    """Whoever waited for the run may be gone: the device is what counts."""
+
+    async def scenario() -> None:
+        session = GateSession()
+        async with running(MonotonicClock()) as dispatcher:
+            calls = [asyncio.create_task(dispatcher.infer(job(session, number))) for number in (0, 1)]
+            await entered(session)
+            dispatcher.retire(session)
+            if leave:
+                for call in calls:
+                    call.cancel()
+            await dispatcher_turn()
+            assert session.closed_after is None
+            session.gate.set()
+            await asyncio.gather(*calls, return_exceptions=True)
+            await dispatcher.call(lambda: None)
+            assert session.closed_after == (1 if leave else 2)
+
+    async def dispatcher_turn() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_retired_session_that_nobody_uses_is_closed_at_once() -> None:
+    """In the next turn of the dispatch thread."""
+
+    async def scenario() -> None:
+        session = GateSession()
+        async with running(MonotonicClock()) as dispatcher:
+            dispatcher.retire(session)
+            await dispatcher.call(lambda: None)
+            assert session.closed_after == 0
+
+    asyncio.run(scenario())
