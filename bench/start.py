@@ -26,6 +26,7 @@ DEMO = ROOT / "reactant_node" / "demo"
 
 def main() -> None:
     """Prints all figures."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # some build machines set it, and then nothing is ever warm
     with tempfile.TemporaryDirectory(prefix="bench-start-") as folder:
         scratch = Path(folder)
         report("size of the file", ZIPAPP.stat().st_size / 1e6, "MB", 60)
