@@ -55,7 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     _add(commands, "plan", _plan, "say what would run: devices, workers, ports, threads", parents=[node])
     health = _add(commands, "health", _health, "exit 0 when /readyz of the node on this host answers 200")
     health.add_argument("--metrics-port", metavar="PORT", help="the admin port; else as the node was configured")
-    inspect = _add(commands, "inspect", _inspect, "say what the server makes of a model or a repository")
+    inspect = _add(
+        commands,
+        "inspect",
+        _inspect,
+        "say what the server makes of a model or a repository; exit 1 where anything is refused",
+    )
     inspect.add_argument("folder", metavar="DIR", type=Path, help="a model's folder, or a folder of them")
     _add(commands, "version", _version, "versions of this program, Python and ONNX Runtime, and its providers")
     return parser
@@ -159,7 +164,8 @@ def _inspect(parsed: argparse.Namespace) -> ExitCode:
     runtime = OrtRuntime(Backend.CPU, threads=1)
     reports, snapshot = inspect_path(parsed.folder, partial(examine_model, runtime))
     print(render(reports, snapshot), end="")
-    return ExitCode.OK
+    served = bool(reports) and all(report.examination is not None for report in reports)
+    return ExitCode.OK if served and not snapshot.problems else ExitCode.FAILURE
 
 
 def _version(_: argparse.Namespace) -> ExitCode:

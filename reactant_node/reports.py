@@ -29,10 +29,12 @@ class Ready:
     Attributes:
         grpc_port: the port really bound (the configuration may say 0: any free one).
         metrics_port: likewise; 0 where there is no metrics listener.
+        not_ready: it listens and can answer, and why it has nothing to run yet; empty where it has.
     """
 
     grpc_port: int
     metrics_port: int
+    not_ready: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,6 +226,32 @@ zipapp_launch.launch(pathlib.Path({str(tiny)!r}), "tiny-1")
     assert not left.exists()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_root_that_another_user_owns_is_passed_over(tiny: Path, home: Path, tmp_path: Path) -> None:
+    """Its owner could exchange a build after it was looked at: nothing is unpacked there, and nothing found there."""
+    root = tmp_path / "reactant-node-0"
+    good = start_zipapp(tiny, home=Path("/dev/null"), TMPDIR=str(tmp_path))
+    assert good.returncode == 0, good.stderr
+    assert [entry for entry in root.iterdir() if entry.is_dir()]
+    os.chown(root, 12345, -1)
+
+    ended = start_zipapp(tiny, home=Path("/dev/null"), TMPDIR=str(tmp_path))
+
+    assert ended.returncode == 78
+    assert "it belongs to another user (uid 12345)" in ended.stderr
+    assert start_zipapp(tiny, home=home, TMPDIR=str(tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "doubt"), [(0o700, None), (0o755, None), (0o1777, None), (0o777, "write"), (0o775, "write")]
+)
+def test_a_root_that_others_can_write_to_needs_the_sticky_bit(tmp_path: Path, mode: int, doubt: str | None) -> None:
+    """With it, only the owner of an entry can rename it."""
+    tmp_path.chmod(mode)
+    found = zipapp_launch.distrust_root(tmp_path)
+    assert found is None if doubt is None else doubt in (found or "")
+
+
 def test_a_folder_that_another_user_could_have_filled_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,16 @@ def test_plan_says_what_would_run_and_runs_nothing(served: list[LaunchPlan], cap
     assert served == []
 
 
+@pytest.mark.parametrize("broken", [b"this is no model", None], ids=["refused", "nothing there"])
+def test_inspect_fails_where_a_model_would_not_be_served(tmp_path: Path, capsys: Output, broken: bytes | None) -> None:
+    """A script can ask before it deploys: a refused model, or none at all, is exit code 1."""
+    if broken is not None:
+        (tmp_path / "odd").mkdir()
+        (tmp_path / "odd" / "model.onnx").write_bytes(broken)
+    assert main(["inspect", str(tmp_path)]) == ExitCode.FAILURE
+    assert ("REFUSED" if broken else "no model found") in capsys.readouterr().out
+
+
 def test_inspect_says_what_becomes_of_a_model(capsys: Output) -> None:
     """The bundled ones, by their repository and by one folder of it."""
     assert main(["inspect", DEMO]) == 0

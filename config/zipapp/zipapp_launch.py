@@ -75,7 +75,7 @@ def find_unpacked(archive: Path, folder_name: str) -> Path:
     roots = candidate_roots()
     for root in roots:
         with contextlib.suppress(OSError):  # not there, or not for this user to see
-            if distrust(root / folder_name) is None:
+            if distrust_root(root) is None and distrust(root / folder_name) is None:
                 return root / folder_name
     failures: list[str] = []
     for root in roots:
@@ -114,9 +114,11 @@ def make_root(root: Path) -> None:
     Only a root that the operator chose is made with its parents: a home folder that does not exist stays so.
 
     Raises:
-        OSError: it cannot be made, or is mounted noexec.
+        OSError: it cannot be made, is mounted noexec, or others could exchange what is in it.
     """
     root.mkdir(mode=0o700, parents="SHIV_ROOT" in os.environ, exist_ok=True)
+    if (doubt := distrust_root(root)) is not None:
+        raise PermissionError(0, doubt)
     if os.statvfs(root).f_flag & os.ST_NOEXEC:
         raise PermissionError(0, "mounted noexec")
 
@@ -146,6 +148,20 @@ def extract(archive: Path, folder: Path) -> None:
     finally:
         os.umask(umask)
         shutil.rmtree(part, ignore_errors=True)
+
+
+def distrust_root(root: Path) -> str | None:
+    """Why builds in `root` must not be run; None when they may.
+
+    Whoever owns a folder, or can write to it, can rename what is in it: a build that was looked at a moment ago is then
+    another one at the next import. Where the sticky bit is set, as on /tmp, only the owner of an entry can.
+    """
+    found = root.stat()
+    if found.st_uid not in (os.getuid(), 0):
+        return f"it belongs to another user (uid {found.st_uid})"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+        return "other users can write to it"
+    return None
 
 
 def distrust(folder: Path) -> str | None:

@@ -183,8 +183,12 @@ class SupervisedChild:
     def _note(self, life: _Life, report: Report) -> None:
         name = self.spec.name
         match report:
-            case Ready(grpc_port, metrics_port):
-                _log.info("%s is ready", name, extra={"grpc_port": grpc_port, "metrics_port": metrics_port})
+            case Ready(grpc_port, metrics_port, not_ready):
+                ports = {"grpc_port": grpc_port, "metrics_port": metrics_port}
+                if not_ready:
+                    _log.warning("%s listens and is not ready: %s", name, not_ready, extra=ports)
+                else:
+                    _log.info("%s is ready", name, extra=ports)
                 if self.state is State.STARTING:
                     self._around.guardian.child_ready(name, report)
             case Failed(reason):

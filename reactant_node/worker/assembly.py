@@ -152,7 +152,7 @@ class Worker:
         address = await listener.start()
         stack.push_async_callback(listener.close)
         _log.info("listening: gRPC %s, metrics %s", address, Address(endpoints.metrics_host, metrics_port))
-        self._report(Ready(grpc_port=address.port, metrics_port=metrics_port))
+        self._report(Ready(address.port, metrics_port, self._catalog.not_ready_reason() or ""))
         return listener
 
     async def _drain(self, service: InferenceService, listener: Listener) -> None:

@@ -334,7 +334,10 @@ asyncio.run(main())
 
 @on_loop
 async def test_a_killed_peer_is_noticed_at_once() -> None:
-    """Kill -9 of the peer's process fails the calls in flight as ConnectionLost, the next as Unavailable, at once."""
+    """Kill -9 of the peer's process fails the calls in flight as ConnectionLost, at once, and later ones as Unavailable.
+
+    Between the two a call may still go out on the connection that has ended, and is lost like those before it.
+    """
     with subprocess.Popen([sys.executable, "-c", SERVER], cwd=ROOT, stdout=subprocess.PIPE) as process:  # noqa: ASYNC220 - quick
         assert process.stdout is not None
         address = Address("127.0.0.1", int(process.stdout.readline()))
@@ -347,9 +350,12 @@ async def test_a_killed_peer_is_noticed_at_once() -> None:
         assert {(type(outcome), str(outcome)) for outcome in outcomes} == {
             (ConnectionLost, f"{address} is gone: connection lost")
         }
-        with pytest.raises(Unavailable, match="is gone") as next_one:
-            await channel.call(WAIT, b"")
-        assert next_one.type is Unavailable
+        for _ in range(20):
+            with pytest.raises(Unavailable, match="is gone") as later:
+                await channel.call(WAIT, b"", deadline_ns=in_seconds(5))
+            if later.type is Unavailable:
+                break
+        assert later.type is Unavailable
         await channel.close()
 
 

@@ -282,6 +282,9 @@ def test_an_empty_repository_is_served_and_not_ready(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with serving(configured(repository(tmp_path)), {}) as running:
+            report = running.ready()
+            assert report is not None
+            assert report.not_ready == "the model repository holds no model"
             assert await running.get("/readyz") == (503, "not ready: the model repository holds no model\n")
             assert (await running.get("/healthz"))[0] == 200
             assert not metadata.decode_ready(await running.channel().call(metadata.SERVER_READY, b""))
