@@ -334,7 +334,7 @@ asyncio.run(main())
 
 @on_loop
 async def test_a_killed_peer_is_noticed_at_once() -> None:
-    """Kill -9 of the peer's process fails the calls in flight as ConnectionLost, at once, and later ones as Unavailable.
+    """Kill -9 of the peer fails the calls in flight as ConnectionLost, at once, and later ones as Unavailable.
 
     Between the two a call may still go out on the connection that has ended, and is lost like those before it.
     """
